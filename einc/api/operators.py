@@ -56,7 +56,8 @@ class GraphOperators:
             from einc.frontend.shared_blocks import list_library
 
             if operator in list_library():
-                return self._call_library(operator, arguments, keywords, name if isinstance(name, str) else None)
+                names = [] if name is None else [name] if isinstance(name, str) else list(name)
+                return self._call_library(operator, arguments, keywords, names)
         values = [self._convert(value) for value in arguments]
         attributes = {key: self._convert(value) for key, value in keywords.items()}
         tensors = [value for value in (*arguments, *keywords.values()) if isinstance(value, Tensor)]
@@ -64,7 +65,7 @@ class GraphOperators:
         return results[0] if len(results) == 1 else results
 
     def _call_library(
-        self, operator: str, arguments: Sequence[Any], keywords: Mapping[str, Any], name: str | None
+        self, operator: str, arguments: Sequence[Any], keywords: Mapping[str, Any], names: Sequence[str]
     ) -> Tensor | tuple[Tensor, ...]:
         from einc.frontend.expressions import TensorValue
         from einc.frontend.single_equation import add_library_call
@@ -78,8 +79,8 @@ class GraphOperators:
         self._require_open()
         values = [convert(value) for value in arguments]
         named = {key: convert(value) for key, value in keywords.items()}
-        names = add_library_call(operator, values, named, self._builder, None if name is None else check_name(name))
-        return self._find(names[0]) if len(names) == 1 else tuple(map(self._find, names))
+        results = add_library_call(operator, values, named, self._builder, [check_name(name) for name in names])
+        return self._find(results[0]) if len(results) == 1 else tuple(map(self._find, results))
 
     def equation(self, text: str, name: str | None = None, **values: Tensor | Number | str) -> Tensor:
         """An index equation of the language: `graph.equation("y[i] = sum[j](a[i, j] * b[j])", a=x, b=v)`.

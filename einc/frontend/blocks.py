@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from contextlib import suppress
+from dataclasses import replace
 
 from einc.errors import SourceSpan
 from einc.frontend import ast, constants
@@ -160,7 +161,10 @@ def _apply_block(
             lower_body(context, block.body[:-1])
             context.count_steps(block.body[-1])
             context.start_statement(f"{label}.return")
-            return _evaluate_return(context, block.body[-1], call.result_names)
+            results = _evaluate_return(context, block.body[-1], call.result_names)
+            if origin is BlockOrigin.LIBRARY and isinstance(results, MultipleResults):
+                return replace(results, first_stands_for_all=True)
+            return results
     except AlreadyReported:
         if is_outermost:  # what is wrong is how it is called: a text that comes with einc is right
             findings.move(before, call.syntax.span, name)
@@ -205,8 +209,6 @@ def _evaluate_return(
 ) -> Value | MultipleResults:
     if len(statement.values) == 1:
         return evaluate_results(context, statement.values[0], result_names)
-    names: Sequence[tuple[str, ...]] = [()] * len(statement.values)
-    if len(result_names) == len(statement.values):
-        names = [(name,) for name in result_names]
-    values = zip(statement.values, names, strict=True)
+    names = [*((name,) for name in result_names), *[()] * len(statement.values)]
+    values = zip(statement.values, names, strict=False)
     return MultipleResults(tuple(evaluate_value(context, value, name) for value, name in values))

@@ -37,8 +37,8 @@ class TensorValue:
 class MultipleResults:
     """The results of a call that returns several values.
 
-    With `first_stands_for_all`, as for operators, the first result is used where one value is asked for. A block's
-    results must all be named.
+    With `first_stands_for_all`, as for operators and the library's blocks, the first result is used where one value is
+    asked for. The results of any other block must all be named.
     """
 
     values: tuple[Static | TensorValue, ...]

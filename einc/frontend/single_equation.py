@@ -6,7 +6,7 @@ from collections.abc import Mapping, Sequence
 from functools import partial
 
 from einc.core.tensor import TensorDesc
-from einc.errors import SourceSpan
+from einc.errors import SourceSpan, UsageError
 from einc.frontend import ast
 from einc.frontend.blocks import apply_call
 from einc.frontend.context import LoweringContext
@@ -66,26 +66,29 @@ def add_library_call(
     arguments: Sequence[Value],
     keywords: Mapping[str, Value],
     builder: GraphBuilder,
-    name: str | None = None,
+    names: Sequence[str] = (),
 ) -> tuple[str, ...]:
     """Adds a call of a definition of the library to a graph under construction; returns the names of its results.
 
-    `name` is the preferred name of the first one. Raises ModelError.
+    `names` are the preferred names of the first ones. Raises ModelError, and UsageError for more names than results.
     """
     findings = Findings()
     context = _make_context(builder, findings)
-    preferred = function if name is None else name
-    context.start_statement(preferred)
+    preferred = tuple(names) or (function,)
+    context.start_statement(preferred[0])
     span = SourceSpan("call", 1, 1, len(function) + 1, function)
-    call = EvaluatedCall(function, tuple(arguments), keywords, ast.Name(function, span=span), (preferred,))
+    call = EvaluatedCall(function, tuple(arguments), keywords, ast.Name(function, span=span), preferred)
     try:
         result = context.apply(call)
     except AlreadyReported:
         findings.check()
         raise
     results = result.values if isinstance(result, MultipleResults) else (result,)
-    names = [value.name for value in results if isinstance(value, TensorValue)]
-    return (builder.rename(names[0], builder.unique_name(preferred)), *names[1:])
+    result_names = [value.name for value in results if isinstance(value, TensorValue)]
+    if len(preferred) > len(result_names):
+        raise UsageError(f"{function} has {len(result_names)} results, and {len(preferred)} names were given")
+    renamed = [builder.rename(old, builder.unique_name(new)) for old, new in zip(result_names, preferred, strict=False)]
+    return (*renamed, *result_names[len(renamed) :])
 
 
 def _make_context(builder: GraphBuilder, findings: Findings) -> LoweringContext:

@@ -37,10 +37,10 @@ SiteNumbers = Annotated[list[SiteNumber], Meta(max_length=MAX_SITES)]
 Pairs = list[tuple[SiteNumber, SiteNumber]]
 
 TaskName = Literal[
-    "contract", "attention", "map", "reduce", "softmax", "rmsnorm", "layernorm", "rope", "argmax", "topk",
+    "contract", "attention", "map", "reduce", "softmax", "rmsnorm", "layernorm", "rope", "topk",
     "reshape", "index", "append", "quantized_contract", "dequantize",
     "rounded_contract", "expert_matmul", "recurrence",
-    "aggregate", "aggregate_logsumexp", "aggregate_argmax", "aggregate_topk", "copy", "transfer",
+    "aggregate", "aggregate_logsumexp", "aggregate_topk", "copy", "transfer",
 ]  # fmt: skip
 """The kernels of the runtime, and the other tasks of a plan that take time."""
 

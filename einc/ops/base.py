@@ -105,7 +105,7 @@ class Operator(ABC):
         """Which outputs aggregate together; an output in none of them aggregates alone. No output is in two.
 
         Every function specification puts out one tuple: its block of a member is its block of the primary, projected
-        to that member's dimensions. All members have the same name in `aggregations`: `logsumexp`, `argmax` or `topk`.
+        to that member's dimensions. All members have the same name in `aggregations`: `logsumexp` or `topk`.
         """
         return ()
 

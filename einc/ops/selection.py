@@ -1,8 +1,8 @@
-"""The largest elements along a dimension: `argmax` finds the largest one, `topk` the k largest, each with its index.
+"""The largest elements along a dimension, each with its index: `topk`.
 
 Larger values come first; of equal values, the one with the smaller index. Not-a-number counts as larger than any
-number. Every dimension is shardable anywhere: partial results are tuples of indices and values, which are combined by
-the operations of the same names. A block with fewer than k elements fills its list with the least value of its type and
+number. Every dimension is shardable anywhere: partial results are pairs of lists, which are combined by the operation
+of the same name. A block with fewer than k elements fills its list with the least value of its type and
 the index NO_INDEX, which comes last.
 """
 
@@ -30,40 +30,13 @@ from einc.ops.derived import DerivedMappedOperator, restore_fields
 if TYPE_CHECKING:
     from einc.ops.base import Array
 
-CALLS = ("argmax", "topk")
+CALLS = ("topk",)
 INTO = "k"
 """The default name of the dimension of `topk` along which its results stand."""
 
 
-class _Selection(DerivedMappedOperator):
-    """What `argmax` and `topk` have in common: one tensor, and its dimension `axis`, which is searched."""
-
-    __slots__ = ()
-
-    tensor: TensorDesc
-    axis: int
-
-    def flops(self, function: FunctionSpec) -> int:
-        """A comparison per element."""
-        return function.inputs[0].size
-
-
 @dataclass(frozen=True, slots=True)
-class Argmax(_Selection):
-    """The index (i64) of the largest element along a dimension, and its value, both without that dimension."""
-
-    family: ClassVar[str] = "argmax"
-
-    tensor: TensorDesc
-    axis: int
-
-    def reference(self, *arrays: Array) -> tuple[Array, ...]:
-        order = _order_positions(arrays[0], self.axis)[..., :1]
-        return (order[..., 0], _take_along(arrays[0], self.axis, order)[..., 0])
-
-
-@dataclass(frozen=True, slots=True)
-class TopK(_Selection):
+class TopK(DerivedMappedOperator):
     """The `count` largest elements along a dimension, in descending order, and their indices (i64).
 
     They stand along a new last dimension `into`, which replaces the one that is searched.
@@ -79,6 +52,10 @@ class TopK(_Selection):
     def reference(self, *arrays: Array) -> tuple[Array, ...]:
         order = _order_positions(arrays[0], self.axis)[..., : self.count]
         return (_take_along(arrays[0], self.axis, order), order)
+
+    def flops(self, function: FunctionSpec) -> int:
+        """A comparison per element."""
+        return function.inputs[0].size
 
 
 def _order_positions(x: Array, axis: int) -> Array:
@@ -99,12 +76,8 @@ def _take_along(x: Array, axis: int, order: Array) -> Array:
 
 
 def call(name: str, arguments: Sequence[Argument], attributes: Attributes) -> Operator:
-    """`argmax(x, "vocab")`, `topk(x, 5, "vocab")`, `topk(x, 5, over="experts", into="choice")`; where no dimension is
-    named, the last one is searched."""
-    if name == "argmax":
-        reject_others(name, attributes, "over")
-        tensor, over = take_tensor_and_names(name, arguments, attributes, "over")
-        return _make_argmax(tensor, find_axis(name, tensor, over))
+    """`topk(x, 5, "vocab")`, `topk(x, 5, over="experts", into="choice")`; where no dimension is named, the last one is
+    searched."""
     reject_others(name, attributes, "over", "into")
     if len(arguments) < 2 or not isinstance(arguments[0], TensorDesc):
         raise OperatorError("topk takes a tensor and how many elements to find", hint='topk(x, 5, "dimension")')
@@ -112,13 +85,9 @@ def call(name: str, arguments: Sequence[Argument], attributes: Attributes) -> Op
     return _make_topk(tensor, find_axis(name, tensor, over), arguments[1], attributes.get("into", INTO))
 
 
-def _make_argmax(tensor: TensorDesc, axis: int) -> Operator:
-    _check_numbers("argmax", tensor)
-    return Argmax(tensor, axis)
-
-
 def _make_topk(tensor: TensorDesc, axis: int, count: object, into: object) -> Operator:
-    _check_numbers("topk", tensor)
+    if tensor.dtype is DType.BOOL:
+        raise OperatorError("topk does not take bool", argument=0, hint='convert it: cast(x, "i32")')
     if not is_integer(count):
         raise OperatorError("topk: how many elements to find must be an integer", argument=1)
     extent = tensor.shape[axis]
@@ -130,9 +99,4 @@ def _make_topk(tensor: TensorDesc, axis: int, count: object, into: object) -> Op
     return TopK(tensor, axis, count, read_dimension("topk", "into", into))
 
 
-def _check_numbers(name: str, tensor: TensorDesc) -> None:
-    if tensor.dtype is DType.BOOL:
-        raise OperatorError(f"{name} does not take bool", argument=0, hint='convert it: cast(x, "i32")')
-
-
-FAMILIES = {Argmax.family: restore_fields(Argmax), TopK.family: restore_fields(TopK)}
+FAMILIES = {TopK.family: restore_fields(TopK)}

@@ -44,7 +44,6 @@ _TOKENWISE = frozenset(
         "norm",
         "softmax",
         "expert_matmul",
-        "argmax",
         "topk",
         "reshape",
         "rope",

@@ -6,7 +6,7 @@ from einc.ops import registry
 from einc.ops.expert_matmul import ExpertMatmul
 from einc.ops.norm import Norm
 from einc.ops.rope import Rope
-from einc.ops.selection import Argmax, TopK
+from einc.ops.selection import TopK
 from einc.ops.softmax import Softmax
 from einc.training.joins import JoinDraft, TensorAccess
 from einc.training.scatter import write_scatter
@@ -98,21 +98,6 @@ def _negate_second_half(node: NodeGradient, name: str) -> str:
     names = _list_indices(desc.rank)
     indices = ", ".join(names)
     return node.write(f"y[{indices}] = where({names[-1]} < {desc.shape[-1] // 2}, x[{indices}], -x[{indices}])", x=name)
-
-
-def differentiate_argmax(node: NodeGradient) -> None:
-    """Of the values: the element at the index has the gradient."""
-    operator = node.operator
-    assert isinstance(operator, Argmax)
-    gradient = node.outputs[1]
-    if gradient is None:
-        return
-    names = _list_indices(operator.tensor.rank)
-    kept = ", ".join(name for axis, name in enumerate(names) if axis != operator.axis)
-    at, extent = names[operator.axis], operator.tensor.shape[operator.axis]
-    indices = ", ".join(f"{name} = {extent}" if name == at else name for name in names)
-    text = f"dx[{indices}] = where(at[{kept}] == {at}, g[{kept}], 0.0)"
-    node.put(0, node.write(text, at=node.node.outputs[0], g=gradient))
 
 
 def differentiate_topk(node: NodeGradient) -> None:

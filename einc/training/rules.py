@@ -10,7 +10,6 @@ from einc.ops.base import Operator
 from einc.training.attention_gradients import differentiate_attention
 from einc.training.join_gradients import differentiate_equation, differentiate_index_program
 from einc.training.layer_gradients import (
-    differentiate_argmax,
     differentiate_expert_matmul,
     differentiate_norm,
     differentiate_rope,
@@ -25,7 +24,6 @@ Rule: TypeAlias = Callable[[NodeGradient], None]
 """Adds to the gradients of a node's inputs what follows from those of its outputs. Raises OperatorError."""
 
 GRADIENT_RULES: dict[str, Rule] = {
-    "argmax": differentiate_argmax,
     "attention": differentiate_attention,
     "equation": differentiate_equation,
     "expert_matmul": differentiate_expert_matmul,

@@ -80,7 +80,7 @@ def test_every_name_of_the_library_can_be_called() -> None:
     one = {"and": (b, b), "or": (b, b), "not": (b,), "where": (b, f, 0.0), "cast": (f, "f16"), "clip": (f, v, 1.0),
            "reshape": (f,), "matmul": (f, graph.transpose(f)), "attention": (q, q, q), "rope": (q,),
            "embedding": (ids, f), "expert_matmul": (f, experts, picks),
-           "append": (q, q, ids), "concat": (f, f), "slice": (f,), "argmax": (f, "b"), "topk": (f, 2, "b"),
+           "append": (q, q, ids), "concat": (f, f), "slice": (f,), "topk": (f, 2, "b"),
            "rmsnorm": (f, v),
            "layernorm": (f, v, v), "softmax": (f, "b"), "transpose": (f,), "mean": (f, "b"), "sum": (f, "b"),
            "prod": (f, "b")}  # fmt: skip

@@ -15,6 +15,7 @@ from einc_runtime.execution.cuda.executor import CudaExecutor
 from einc_runtime.execution.session import Session
 from einc_runtime.kernels.cuda.cublas import CublasError
 from einc_runtime.kernels.triton import builders
+from einc_runtime.plan.aggregate_definitions import DEFINED_EXACT
 from einc_runtime.plan.schema import AggregateTask, KernelTask
 from einc_runtime.plan.signatures import COMPOSED_KERNELS
 from tests.gpu import benchmark, products, steps
@@ -98,7 +99,7 @@ def test_every_kernel_and_aggregation_is_in_some_plan():
                     (aggregations if len(task.writes) == 1 else merges).add(task.aggregation)
     # Operators of packages are no part of einc: a GPU of their own user checks them.
     assert kernels == set(builders.KERNELS) - {"custom"} | COMPOSED_KERNELS
-    assert merges == set(builders.JOINT_AGGREGATION_BUILDERS)
+    assert merges == {*builders.JOINT_AGGREGATION_BUILDERS, DEFINED_EXACT}
     assert aggregations == {"sum", "prod", "max", "min"}
 
 

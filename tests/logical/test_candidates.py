@@ -139,7 +139,7 @@ def test_what_is_cut_too_little_may_be_computed_on_all_sites():
 def test_choices_among_floats_are_made_once():
     """Replicas may round differently, so that a comparison could come out differently on two sites."""
     floats, numbers = (TensorDesc(("i",), (8,), dtype) for dtype in (DType.F32, DType.I64))
-    ranked = call("argmax", [floats, "i"], {})
+    ranked = call("topk", [floats, 1, "i"], {})
     assert all(one.replicas == 1 for one in enumerate_flexible_candidates(ranked, 4))
     with pytest.raises(ValueError, match="several sites"):
         build_candidates(ranked, (1,), 4)[0]
@@ -265,7 +265,7 @@ def test_every_broken_spec_is_refused(kind):
 
 def test_tuples_that_are_torn_are_refused(monkeypatch):
     """Two outputs that aggregate together: each tiles, and the functions have parts that do not belong together."""
-    operator = call("argmax", (TensorDesc(("i", "j"), (7, 11), DType.F32), "j"), {})
+    operator = call("topk", (TensorDesc(("i", "j"), (7, 11), DType.F32), 1, "j"), {})
     good = type(operator).build_spec
 
     def torn(self, request):

@@ -20,8 +20,8 @@ _CHOICES: dict[str, tuple[str, ...]] = {
     "precision": ("f16", "f32", "f64", "i32"),
     "kind": ("input", "weight", "state", "value", "kernel", "transfer", "aggregate", "copy", "fence"),
     "role": ("input", "weight", "state", "result", "scratch"),
-    "aggregation": ("sum", "max", "min", "prod", "logsumexp", "argmax", "topk"),
-    "aggregations": ("sum", "max", "min", "prod", "logsumexp", "argmax", "topk"),
+    "aggregation": ("sum", "max", "min", "prod", "logsumexp", "topk"),
+    "aggregations": ("sum", "max", "min", "prod", "logsumexp", "topk"),
     "kernel": (
         "contract",
         "map",

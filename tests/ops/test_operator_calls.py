@@ -160,7 +160,7 @@ CALL_FAULTS = [
     ("sum", [A, ("t", "h")], {}, 1, "no dimension 'h'"),
     ("topk", [A, 3, "h"], {}, 2, "no dimension 'h'"),
     ("topk", [A, 3], {"over": "h"}, "over", "no dimension 'h'"),
-    ("argmax", [A, "t", "d"], {}, 2, "one dimension"),
+    ("topk", [A, 3, "t", "d"], {}, 3, "one dimension"),
     ("sum", [A, "t"], {"over": "d"}, "over", "given twice"),
     ("sum", [desc("d", 8, dtype=BOOL), "d"], {}, None, "does not take bool"),
     ("sum", [A], {"over": ("t", "h")}, "over", "no dimension 'h'"),

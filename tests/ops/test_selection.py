@@ -1,4 +1,4 @@
-"""`argmax` and `topk` under the definition oracle, with ties, infinities and NaN, and their calls."""
+"""`topk` under the definition oracle, with ties, infinities and NaN, and its calls."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from einc.core.tensor import DType, TensorDesc
 from einc.errors import OperatorError
 from einc.ops import registry
 from einc.ops.base import Operator
-from einc.ops.selection import Argmax, TopK
+from einc.ops.selection import TopK
 from tests.support.block_slices import slices
 from tests.support.definition_oracle import (
     CONCRETE,
@@ -35,10 +35,10 @@ NUMBERS = (DType.F32, DType.F16, DType.BF16, DType.F64, DType.I32, DType.I64)
 
 def on_blocks(operator: Operator, function: FunctionSpec, blocks: Sequence[Array]) -> Sequence[Array]:
     """Row by row in plain Python."""
-    assert isinstance(operator, Argmax | TopK)
+    assert isinstance(operator, TopK)
     rows = np.moveaxis(blocks[0], operator.axis, -1)
     first = function.inputs[0].lower[operator.axis]
-    count = operator.count if isinstance(operator, TopK) else 1
+    count = operator.count
     values = np.empty((*rows.shape[:-1], count), rows.dtype)
     indices = np.empty(values.shape, np.int64)
     for at in np.ndindex(rows.shape[:-1]):
@@ -47,22 +47,19 @@ def on_blocks(operator: Operator, function: FunctionSpec, blocks: Sequence[Array
         for k in range(count):
             values[at][k] = row[ranked[k]] if k < len(row) else least(rows)
             indices[at][k] = first + ranked[k] if k < len(row) else LAST
-    return (values, indices) if isinstance(operator, TopK) else (indices[..., 0], values[..., 0])
+    return values, indices
 
 
 def least(array: Array) -> float | int:
     return int(np.iinfo(array.dtype).min) if array.dtype.kind == "i" else -np.inf
 
 
-CONCRETE["argmax"] = CONCRETE["topk"] = on_blocks
+CONCRETE["topk"] = on_blocks
 
 
 def cases(dtype: DType) -> dict[str, Operator]:
     y = desc("h s d", dtype)
     return {
-        "argmax": registry.call("argmax", [y], {}),
-        "argmax_first": registry.call("argmax", [y, "h"], {}),
-        "argmax_vector": registry.call("argmax", [desc("u", dtype)], {"over": "u"}),
         "topk": registry.call("topk", [y, 5, "d"], {}),
         "topk_middle": registry.call("topk", [y, 3, "s"], {"into": "choice"}),
         "topk_vector": registry.call("topk", [desc("u", dtype), 11], {}),
@@ -132,9 +129,6 @@ def test_order_and_ties() -> None:
     values, indices = registry.call("topk", [tensor, 9], {}).reference(x)
     assert indices.tolist() == [1, 6, 5, 2, 4, 0, 7, 8, 3]
     np.testing.assert_array_equal(values, x[indices])
-    index, value = registry.call("argmax", [tensor], {}).reference(x)
-    assert index == 1
-    assert np.isnan(value)
     numbers = np.array([5, -(2**63), 2**63 - 1], np.int64)
     _, order = registry.call("topk", [TensorDesc(("n",), (3,), DType.I64), 3], {}).reference(numbers)
     assert order.tolist() == [2, 0, 1]
@@ -148,8 +142,6 @@ def test_a_bundle_brings_the_operator_back(name: str) -> None:
 
 def test_results_are_named_and_typed() -> None:
     logits = TensorDesc(("tokens", "vocab"), (4, 100), DType.BF16)
-    index, value = registry.call("argmax", [logits, "vocab"], {}).outputs
-    assert (str(index), str(value)) == ("i64[tokens=4]", "bf16[tokens=4]")
     values, indices = registry.call("topk", [logits, 5, "vocab"], {}).outputs
     assert (str(values), str(indices)) == ("bf16[tokens=4, k=5]", "i64[tokens=4, k=5]")
     (first, _) = registry.call("topk", [logits, 2], {"over": "tokens", "into": "best"}).outputs
@@ -171,9 +163,6 @@ BAD = {
     "an unknown keyword": ("topk", [desc("t d"), 1], {"k": 3}, "has no argument 'k'"),
     "into a number": ("topk", [desc("t d"), 1], {"into": 3}, "'into' must be a name"),
     "bool": ("topk", [desc("t d", DType.BOOL), 1], {}, "does not take bool"),
-    "argmax of two": ("argmax", [desc("t d"), "t", "d"], {}, "goes over one dimension"),
-    "argmax of bool": ("argmax", [desc("t d", DType.BOOL)], {}, "does not take bool"),
-    "argmax of a scalar": ("argmax", [TensorDesc((), (), DType.F32)], {}, "has no dimension"),
 }
 
 
@@ -188,9 +177,6 @@ def test_bad_calls_are_refused(what: str) -> None:
 @pytest.mark.parametrize(
     ("family", "attributes"),
     [
-        ("argmax", {}),
-        ("argmax", {"axis": True}),
-        ("argmax", {"axis": 2}),
         ("topk", {"axis": 1, "count": 3}),
         ("topk", {"axis": 1, "count": 10, "into": "k"}),
         ("topk", {"axis": -1, "count": 3, "into": "k"}),

@@ -150,7 +150,6 @@ INVOCATIONS = {
                    [array("f16", 8, 150, 128), array("f16", 8, 4, 128), array("i64", 4)], array("f16", 8, 150, 128)),
     "concat": made(*concatenation(0, (3, 128), (5, 128)), [array("f16", 3, 128), array("f16", 5, 128)],
                    array("f16", 8, 128)),
-    "argmax": made("argmax", {"axis": 1}, [array("f16", 4, 32000)], array("i64", 4), array("f16", 4)),
     "topk": made("topk", {"axis": 1}, [array("f32", 4, 32000)], array("f32", 4, 50), array("i64", 4, 50)),
     "attention": made("attention", attention([1000, 24], [1000, 24]),
                       [array("f16", 32, 1024, 128), array("f16", 8, 1024, 128), array("f16", 8, 1024, 128)],
@@ -190,8 +189,6 @@ def joint_launches(name):
 JOINT_AGGREGATIONS = {
     "averages aggregated": JointInvocation(
         "logsumexp", *copies(4, array("f16", 32, 100, 128), array("f32", 32, 100)), ((0, 1, 2), (0, 1))),
-    "the largest aggregated": JointInvocation(
-        "argmax", *copies(3, array("i64", 7, 9), array("bf16", 7, 9)), ((0, 1), (0, 1))),
     "lists aggregated": JointInvocation(
         "topk", *copies(3, array("f32", 7, 50), array("i64", 7, 50)), ((0, 1), (0, 1))),
 }  # fmt: skip

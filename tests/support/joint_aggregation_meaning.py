@@ -29,15 +29,6 @@ def logsumexp(dims: Dims, left: Sequence[Array], right: Sequence[Array]) -> Sequ
     return [average_sum.astype(left[0].dtype), total]
 
 
-def argmax(dims: Dims, left: Sequence[Array], right: Sequence[Array]) -> Sequence[Array]:
-    result = [left[0].copy(), left[1].copy()]
-    for at in np.ndindex(left[0].shape):
-        index_at = tuple(at[d] for d in dims[1])
-        if _rank(right[1][index_at], right[0][at]) < _rank(left[1][index_at], left[0][at]):
-            result[0][at], result[1][index_at] = right[0][at], right[1][index_at]
-    return result
-
-
 def topk(dims: Dims, left: Sequence[Array], right: Sequence[Array]) -> Sequence[Array]:
     values, indices = (np.concatenate(pair, axis=-1) for pair in zip(left, right, strict=True))
     result = [np.empty_like(left[0]), np.empty_like(left[1])]
@@ -57,6 +48,5 @@ def _rank(value: Any, index: Any) -> tuple[bool, float | int, int]:
 
 MERGES: dict[str, Callable[[Dims, Sequence[Array], Sequence[Array]], Sequence[Array]]] = {
     "logsumexp": logsumexp,
-    "argmax": argmax,
     "topk": topk,
 }

@@ -48,13 +48,6 @@ SIGNATURES = {
         "logsumexp",
         JointAggregation((1, 0), ((0, 1, 2), (1, 0))),
     ),
-    "best": Signature(
-        (("aij", I64), ("j", I64)),
-        (("ia", I64), ("ai", I64)),
-        "jai",
-        "argmax",
-        JointAggregation((0, 1), ((0, 1), (1, 0))),
-    ),
     "top": Signature(
         (("aij", I64), ("j", I64)),
         (("aik", I64), ("aik", I64)),
@@ -140,11 +133,6 @@ def average(logits: Any, values: Any) -> tuple[Any, Any]:
         return (np.log(total) + np.where(top == -np.inf, 0, top)[..., 0]).astype(np.float32), mean.astype(np.float32)
 
 
-def best(x: Any, ids: Any) -> tuple[Any, Any]:
-    at = x.argmax(axis=2)
-    return ids[at].T.copy(), x.max(axis=2)
-
-
 def top(x: Any, ids: Any) -> tuple[Any, Any]:
     count = EXTENTS["k"]
     order = np.argsort(-x, axis=2, kind="stable")[..., :count]
@@ -156,7 +144,7 @@ def top(x: Any, ids: Any) -> tuple[Any, Any]:
     )
 
 
-MEANINGS: Mapping[str, Any] = {"average": average, "best": best, "top": top}
+MEANINGS: Mapping[str, Any] = {"average": average, "top": top}
 
 
 def build_toy(invocation: Any) -> Kernel:

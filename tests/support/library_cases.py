@@ -162,6 +162,7 @@ _IDS = {"ids": lambda rng: rng.integers(0, 9, 5)}
 _FEW = {"ids": lambda rng: np.array([3, 0, 3, 8, 12])}
 _WEIGHT = "w : T[rows, columns]; g : T[rows, columns]"
 _FLAGS = "f : bool[batch, rows]"
+_TIED: dict[str, Draw] = {"x": lambda rng: tied(rng)}
 _POOLED = "x : T[rows, columns]; m : bool[rows]"
 _KEPT = {"m": lambda rng: np.array([1, 0, 0, 1, 0, 1, 0, 0, 0], bool)}
 
@@ -226,6 +227,10 @@ CASES: dict[str, LibraryCase] = {
         lambda x, m: pooled(x, m, (3, 3, 3)), _KEPT),
     "meanpool of other lengths": LibraryCase(_POOLED, 'meanpool(x, m, [1, 6, 2], "parts")',
         lambda x, m: pooled(x, m, (1, 6, 2)), _KEPT),
+    "argmin of equal values": LibraryCase(IMAGE, 'argmin(x, "rows")', lambda x: x.argmin(2), _TIED),
+    "argmax": LibraryCase(IMAGE, "argmax(x)", lambda x: x.argmax(3), results="y, value"),
+    "argmax of equal values": LibraryCase(IMAGE, 'argmax(x, "rows")', lambda x: x.argmax(2), _TIED),
+    "argmax with its value": LibraryCase(IMAGE, 'argmax(x, "channels")', lambda x: x.max(1), results="at, y"),
     "any": LibraryCase(_FLAGS, 'any(f, "batch")', lambda f: f.any(0)),
     "all": LibraryCase(_FLAGS, 'all(f, "batch")', lambda f: f.all(0)),
     "groupnorm": LibraryCase(f"{IMAGE}; g : T[channels]; b : T[channels]", "groupnorm(x, g, b, 3)", groupnorm),
@@ -244,6 +249,14 @@ CASES: dict[str, LibraryCase] = {
         "batchnorm(x, m, abs(v), g, b) + x",
         lambda x, m, v, g, b: x + (x - column(m)) / np.sqrt(column(abs(v)) + 1e-5) * column(g) + column(b)),
 }  # fmt: skip
+
+
+def tied(rng: np.random.Generator) -> Array:
+    """An image with equal values, infinities and not-a-number."""
+    x = rng.integers(-2, 3, (2, 6, 9, 8)).astype("f8")
+    for special in (np.inf, -np.inf, np.nan, -0.0):
+        x[rng.random(x.shape) < 0.06] = special
+    return x
 
 
 def column(vector: Array) -> Array:

@@ -45,7 +45,6 @@ PROVIDERS: dict[str, dict[str, tuple[str, str]]] = {
         "expert_matmul": ("einc_runtime.kernels.numpy.experts", "build_expert_matmul"),
         "append": ("einc_runtime.kernels.numpy.moves", "build_append"),
         "custom": ("einc_runtime.kernels.numpy.custom", "build_custom"),
-        "argmax": ("einc_runtime.kernels.numpy.ranking", "build_argmax"),
         "topk": ("einc_runtime.kernels.numpy.ranking", "build_topk"),
     },
     "llvm": {
@@ -86,7 +85,6 @@ REPRODUCIBLE: dict[str, tuple[str, str]] = {
 JOINT_AGGREGATIONS: dict[str, dict[str, tuple[str, str]]] = {
     "numpy": {
         "logsumexp": ("einc_runtime.kernels.numpy.joint_aggregation", "build_logsumexp"),
-        "argmax": ("einc_runtime.kernels.numpy.joint_aggregation", "build_argmax"),
         "topk": ("einc_runtime.kernels.numpy.joint_aggregation", "build_topk"),
     },
     "llvm": {

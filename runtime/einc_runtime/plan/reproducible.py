@@ -13,7 +13,7 @@ from einc_runtime.plan.schema import AggregateTask, Bundle
 ATTRIBUTE = "reproducible"
 """The kernel attribute of reproducible operations. It is true, or left out."""
 
-ORDERLESS = frozenset({"argmax", "topk", "defined_exact"})
+ORDERLESS = frozenset({"topk", "defined_exact"})
 """Aggregations that choose among partial results: no order and no grouping changes what they choose."""
 
 

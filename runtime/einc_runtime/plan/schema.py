@@ -19,11 +19,11 @@ from einc_runtime.plan.work import Work
 HOST = "host"
 """The machine of plans for the CPU: a preset that has as many sites as a plan asks for."""
 
-SCHEMA_VERSION = 13
+SCHEMA_VERSION = 14
 """It increases by one with every change that an older runtime could misread."""
 
 DTypeName = Literal["f16", "bf16", "f32", "f64", "i32", "i64", "bool", "i8", "i4x2", "f8e4m3", "f8e5m2"]
-AggregationName = Literal["sum", "max", "min", "prod", "logsumexp", "argmax", "topk", "defined", "defined_exact"]
+AggregationName = Literal["sum", "max", "min", "prod", "logsumexp", "topk", "defined", "defined_exact"]
 BufferRole = Literal["input", "weight", "state", "result", "scratch"]
 InputPlacement = Literal["replicated", "once"]
 LOADED_ROLES: tuple[BufferRole, ...] = ("input", "weight")
@@ -214,7 +214,7 @@ class JointAggregation(Record, frozen=True):
 class Operation(Record, frozen=True):
     """An abstract operator as it was planned. `inputs` and `outputs` are positions in `Bundle.tensors`.
 
-    The members of a joint aggregation have its name in `aggregations`: `logsumexp`, `argmax` or `topk`. No other output
+    The members of a joint aggregation have its name in `aggregations`: `logsumexp` or `topk`. No other output
     has such a name. One that is `defined`, or `defined_exact`, is of one output or of several; its definition is the
     attribute `aggregation`.
 

@@ -141,7 +141,6 @@ SIGNATURES: dict[str, KernelSignature] = {
         {"in_place": bool},
         order="nothing",
     ),
-    "argmax": KernelSignature((_REALS,), (_INDICES, _REALS), {"axis": int}, order="nothing"),
     "topk": KernelSignature((_REALS,), (_REALS, _INDICES), {"axis": int}, order="nothing"),
     "attention": KernelSignature(
         (_CUBE, _CUBE, _CUBE),

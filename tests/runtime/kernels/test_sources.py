@@ -151,7 +151,6 @@ CASES = {
     "concat inside": (*concatenation(1, (4, 3), (4, 5)), [normal(4, 3), normal(4, 5)], [zeros(4, 8)]),
     "reshape": ("reshape", {}, [normal(6, 4, 5)], [zeros(24, 5)]),
     "reshape anew": ("reshape", {}, [normal(12, 10)], [zeros(8, 15)]),
-    "argmax": ("argmax", {"axis": 1}, [normal(4, 70)], [zeros(4, dtype="i8"), zeros(4)]),
     "topk": ("topk", {"axis": 1}, [np.round(normal(4, 70))], [zeros(4, 6), zeros(4, 6, dtype="i8")]),
     "topk of few": ("topk", {"axis": 1}, [normal(4, 5)], [zeros(4, 6), zeros(4, 6, dtype="i8")]),
     "attention": attending(attention([40, 5], [40, 5]), 4, 2),
@@ -171,8 +170,6 @@ def copies(count, *shapes):
 
 JOINT = {
     "averages": ("logsumexp", copies(3, (4, 5, 7), (4, 5)), [zeros(4, 5, 7), zeros(4, 5)], ((0, 1, 2), (0, 1))),
-    "the largest": ("argmax", [x for _ in range(3) for x in (RNG.integers(0, 99, (5, 6)), np.round(normal(5, 6)))],
-                    [zeros(5, 6, dtype="i8"), zeros(5, 6)], ((0, 1), (0, 1))),
     "lists": ("topk", [x for n in range(2) for x in (np.sort(np.round(normal(3, 4)))[:, ::-1],
                                                      np.arange(12).reshape(3, 4) + 12 * n)],
               [zeros(3, 4), zeros(3, 4, dtype="i8")], ((0, 1), (0, 1))),

@@ -27,12 +27,11 @@ from einc_runtime.plan.validation import validate
 
 
 @functools.cache
-def plan(call: str) -> Bundle:
-    """The largest of [rows, columns], cut in two along both, on four sites; both results are saved."""
+def plan() -> Bundle:
+    """The three largest of [rows, columns], cut in two along both, on four sites; both results are saved."""
     builder = GraphBuilder("largest")
     builder.input("x", TensorDesc(("rows", "columns"), (4, 10), DType.F32))
-    arguments = {"argmax": (), "topk": (3,)}[call]
-    operator = registry.call(call, [builder.desc("x"), *arguments, "columns"], {})
+    operator = registry.call("topk", [builder.desc("x"), 3, "columns"], {})
     for name in builder.apply(operator, ["x"], ["first", "second"]):
         builder.save(name)
     graph = builder.build()
@@ -57,40 +56,41 @@ def with_task(bundle: Bundle, **changes: object) -> Bundle:
     return msgspec.structs.replace(bundle, tasks=(*bundle.tasks[:at], changed, *bundle.tasks[at + 1 :]))
 
 
-@pytest.mark.parametrize("call", ["argmax", "topk"])
-def test_the_plans_themselves_are_fine(call: str) -> None:
-    bundle = plan(call)
+def test_the_plans_themselves_are_fine() -> None:
+    bundle = plan()
     assert decode(encode(bundle)) == bundle
     prove(bundle)
     assert sum(isinstance(task, AggregateTask) for task in bundle.tasks) == 2
     _, task = aggregation(bundle)
-    assert (task.aggregation, len(task.reads), len(task.writes)) == (call, 4, 2)
+    assert (task.aggregation, len(task.reads), len(task.writes)) == ("topk", 4, 2)
     (merge,) = bundle.operations[0].joint_aggregations
-    assert (merge.outputs, merge.uncut) == ((0, 1), () if call == "argmax" else (1,))
+    assert (merge.outputs, merge.uncut) == ((0, 1), (1,))
     second = bundle.outputs[1]
     assert second.exchange is None  # it came along with the first
 
 
-OWN = ((0,), (0,))
 LISTS = ((0, 1), (0, 1))
 MERGES = {
-    "none": ((), "aggregations[0]: argmax, and output 0 is in no joint aggregation"),
+    "none": ((), "aggregations[0]: topk, and output 0 is in no joint aggregation"),
     "of one": (
-        (JointAggregation((0,), ((0,),), ()),),
+        (JointAggregation((0,), ((0, 1),), ()),),
         "joint_aggregations[0].outputs: a joint aggregation has at least two",
     ),
-    "one twice": ((JointAggregation((0, 0), OWN, ()),), "occurs here twice"),
-    "unknown output": ((JointAggregation((0, 2), OWN, ()),), "no output 2"),
-    "negative output": ((JointAggregation((0, -1), OWN, ()),), "no output -1"),
-    "the same again": ((JointAggregation((0, 1), OWN, ()),) * 2, "occurs here twice"),
-    "a list too few": ((JointAggregation((0, 1), ((0,),), ()),), "1 lists for 2 members"),
+    "one twice": ((JointAggregation((0, 0), LISTS, ()),), "occurs here twice"),
+    "unknown output": ((JointAggregation((0, 2), LISTS, ()),), "no output 2"),
+    "negative output": ((JointAggregation((0, -1), LISTS, ()),), "no output -1"),
+    "the same again": ((JointAggregation((0, 1), LISTS, ()),) * 2, "occurs here twice"),
+    "a list too few": ((JointAggregation((0, 1), ((0, 1),), ()),), "1 lists for 2 members"),
     "no dimensions": ((JointAggregation((0, 1), ((), ()), ()),), "not the primary's own"),
-    "unknown dimension": ((JointAggregation((0, 1), ((0,), (1,)), ()),), "no dimension 1"),
-    "fewer dimensions": ((JointAggregation((0, 1), ((0,), ()), ()),), "extents (), where the member has (4,)"),
-    "dimension twice": ((JointAggregation((0, 1), ((0,), (0, 0)), ()),), "occurs here twice"),
-    "unknown whole": ((JointAggregation((0, 1), OWN, (1,)),), "no dimension 1"),
-    "whole twice": ((JointAggregation((0, 1), OWN, (0, 0)),), "occurs here twice"),
-    "what is cut is whole": ((JointAggregation((0, 1), OWN, (0,)),), "dimension 0 of [0:2] must be whole"),
+    "unknown dimension": ((JointAggregation((0, 1), ((0, 1), (0, 2)), ()),), "no dimension 2"),
+    "fewer dimensions": (
+        (JointAggregation((0, 1), ((0, 1), (0,)), ()),),
+        "extents (4,), where the member has (4, 3)",
+    ),
+    "dimension twice": ((JointAggregation((0, 1), ((0, 1), (0, 0)), ()),), "occurs here twice"),
+    "unknown whole": ((JointAggregation((0, 1), LISTS, (2,)),), "no dimension 2"),
+    "whole twice": ((JointAggregation((0, 1), LISTS, (1, 1)),), "occurs here twice"),
+    "what is cut is whole": ((JointAggregation((0, 1), LISTS, (0,)),), "dimension 0 of [0:2, 0:3] must be whole"),
 }
 
 
@@ -98,7 +98,7 @@ MERGES = {
 def test_a_lie_about_a_merge_is_named(what: str) -> None:
     merges, message = MERGES[what]
     with pytest.raises(PlanFault) as caught:
-        validate(with_operation(plan("argmax"), joint_aggregations=merges))
+        validate(with_operation(plan(), joint_aggregations=merges))
     assert message in caught.value.render()
 
 
@@ -106,23 +106,23 @@ def test_a_lie_about_a_merge_is_named(what: str) -> None:
     ("names", "message"),
     [
         (("sum", "sum"), "sum, and output 0 is in a joint aggregation"),
-        (("argmax", "topk"), "they aggregate by argmax and topk"),
-        (("argmax", "sum"), "they aggregate by argmax and sum"),
-        (("topk", "topk"), "argmax, where the tensor's is topk"),
+        (("topk", "logsumexp"), "they aggregate by logsumexp and topk"),
+        (("topk", "sum"), "they aggregate by sum and topk"),
+        (("logsumexp", "logsumexp"), "topk, where the tensor's is logsumexp"),
     ],
 )
 def test_members_have_one_aggregation_of_tuples(names: tuple[str, str], message: str) -> None:
     with pytest.raises(PlanFault) as caught:
-        validate(with_operation(plan("argmax"), aggregations=names))
+        validate(with_operation(plan(), aggregations=names))
     assert message in caught.value.render()
 
 
 def test_members_transposed_are_not_those_of_the_functions() -> None:
-    operation = plan("topk").operations[0]
+    operation = plan().operations[0]
     with pytest.raises(PlanFault, match="extents"):
         validate(
             with_operation(
-                plan("topk"),
+                plan(),
                 joint_aggregations=(msgspec.structs.replace(operation.joint_aggregations[0], dims=((0, 1), (1, 0))),),
             )
         )
@@ -130,25 +130,25 @@ def test_members_transposed_are_not_those_of_the_functions() -> None:
 
 def test_blocks_of_one_function_belong_together() -> None:
     """The values of two functions change places, so that both outputs are still tiled."""
-    functions = plan("argmax").operations[0].functions
+    functions = plan().operations[0].functions
     crossed = [
         msgspec.structs.replace(f, outputs=(f.outputs[0], functions[k].outputs[1]))
         for f, k in zip(functions, (2, 3, 0, 1), strict=True)
     ]
     with pytest.raises(PlanFault, match="where member 1 has"):
-        validate(with_operation(plan("argmax"), functions=tuple(crossed)))
+        validate(with_operation(plan(), functions=tuple(crossed)))
 
 
 def test_lists_are_not_cut() -> None:
     """Each half of the lists' places from one half of the columns: the outputs are tiled, the lists are not whole."""
-    functions = plan("topk").operations[0].functions
+    functions = plan().operations[0].functions
     halves = []
     for n, function in enumerate(functions):
         rows = (function.outputs[0].lower[0], function.outputs[0].upper[0])
         part = Block((rows[0], (0, 2)[n % 2]), (rows[1], (2, 3)[n % 2]))
         halves.append(msgspec.structs.replace(function, outputs=(part, part)))
     with pytest.raises(PlanFault, match=r"dimension 1 of .* must be whole"):
-        validate(with_operation(plan("topk"), functions=tuple(halves)))
+        validate(with_operation(plan(), functions=tuple(halves)))
 
 
 def narrow(region: Region) -> Region:
@@ -180,24 +180,22 @@ TASKS = {
 @pytest.mark.parametrize("what", TASKS)
 def test_a_lie_about_an_aggregation_is_named(what: str) -> None:
     change, message = TASKS[what]
-    bundle = plan("topk")
+    bundle = plan()
     with pytest.raises(PlanFault) as caught:
         validate(with_task(bundle, **change(aggregation(bundle)[1])))
     assert message in caught.value.render()
 
 
-@pytest.mark.parametrize("call", ["argmax", "topk"])
-def test_members_of_different_copies_are_no_tuple(call: str) -> None:
+def test_members_of_different_copies_are_no_tuple() -> None:
     """Each member still combines all functions, but values and indices are paired wrongly."""
-    bundle = plan(call)
+    bundle = plan()
     a, b, c, d = aggregation(bundle)[1].reads
     with pytest.raises(PlanFault, match=r"of member 1 combines functions .*and what belongs to it"):
         prove(with_task(bundle, reads=(a, d, c, b)))
 
 
-@pytest.mark.parametrize("call", ["argmax", "topk"])
-def test_a_copy_of_a_tuple_counts_once(call: str) -> None:
-    bundle = plan(call)
+def test_a_copy_of_a_tuple_counts_once() -> None:
+    bundle = plan()
     reads = aggregation(bundle)[1].reads
     with pytest.raises(PlanFault, match="twice"):
         prove(with_task(bundle, reads=(*reads, *reads[:2])))
@@ -211,7 +209,7 @@ def test_lists_of_pieces_that_differ_are_no_tuple() -> None:
     from einc_runtime.plan.joint_aggregation import aggregation_groups
     from einc_runtime.plan.proof import _require_tuple
 
-    bundle = plan("topk")
+    bundle = plan()
     group = aggregation_groups(bundle)[bundle.operations[0].outputs[0]]
     first, rest = Block((0, 0), (2, 1)), Block((0, 1), (2, 3))
     even, uneven = [(first, 3), (rest, 3)], [(first, 3), (rest, 1)]

@@ -68,7 +68,6 @@ CUSTOM = {
 
 GOOD: dict[str, tuple[str, list[TensorForm], dict[str, Any]]] = {
     "append": ("append", [form(2, 9, 4), form(2, 5, 4), whole(5)], {"cache_lens": [3, 6], "new_lens": [3, 2]}),
-    "argmax": ("argmax", [X], {"axis": 1}),
     "attention": ("attention", [form(4, 5, 2), form(2, 7, 2), form(2, 7, 3)], SEEN),
     "attention with a cap": ("attention", [form(4, 5, 2), form(2, 7, 2), form(2, 7, 3)], {**SEEN, "softcap": 9.0}),
     "attention with all": (
@@ -267,7 +266,6 @@ LIES: list[tuple[str, dict[str, Any], str]] = [
     ("reshape", {"dims": ["a"] * 33, "shape": [1] * 33}, "33 names for 33 dimensions"),
     ("reshape", {"shape": [2, 3, 5]}, "to [2, 3, 5]"),
     ("reshape", {"shape": [-2, -3, 4]}, "to [-2, -3, 4]"),
-    ("argmax", {"0": flags(6, 4)}, "of bool"),
     ("topk", {"count": 0}, "0 of 4 elements"),
     ("topk", {"count": 5}, "5 of 4 elements"),
     ("attention", {"extras": ["bias"], "3": form(7)}, "extras that are not"),

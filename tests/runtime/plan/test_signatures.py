@@ -32,7 +32,7 @@ LIES: dict[str, tuple[str, dict[str, Any], str, str]] = {
     "no text": ("rope", {"kernel": "\x1b"}, ".kernel", "printable"),
     "a gain too few": ("rmsnorm", {"inputs": (0,)}, ".inputs", "1 inputs, where the kernel rmsnorm takes 2 to 2"),
     "more operands": ("rope", {"inputs": (0, 0, 0)}, ".inputs", "3 inputs, where the kernel rope takes 1 to 2"),
-    "other outputs": ("contract", {"kernel": "argmax", "inputs": (0,)}, ".outputs", "1 outputs, where the kernel"),
+    "other outputs": ("contract", {"kernel": "topk", "inputs": (0,)}, ".outputs", "1 outputs, where the kernel"),
     "integers": ("contract", {"kernel": "softmax", "inputs": (0,)}, ".inputs[0]", "no tensor of i64 and 1 dimensions"),
     "a vector of rows": ("append", {"inputs": (0, 0, 0)}, ".inputs[0]", "no tensor of i64 and 1 dimensions"),
 }  # fmt: skip

@@ -46,21 +46,11 @@ class JointAggregationCall:
             raise PlanFault("logsumexp merges floats and the logarithms of their weights in f32, or f64 beside f64")
         return kinds
 
-    def ranked_type(self, index: int) -> str:
-        """The element type of numbers whose indices are the member `index`. Raises PlanFault for other tuples."""
-        kinds, target = self._types(), self.target
-        if (
-            len(kinds) != 2
-            or target[0].size != target[1].size
-            or kinds[index] != INDEX_DTYPE
-            or kinds[1 - index] == "bool"
-        ):
-            raise PlanFault(f"numbers are ranked with indices of type {INDEX_DTYPE}, one each")
-        return kinds[1 - index]
-
     def require_lists(self) -> None:
         """Raises PlanFault unless the tuple is a list of numbers and a list of their indices."""
-        self.ranked_type(1)
+        kinds, target = self._types(), self.target
+        if len(kinds) != 2 or target[0].size != target[1].size or kinds[1] != INDEX_DTYPE or kinds[0] == "bool":
+            raise PlanFault(f"numbers are ranked with indices of type {INDEX_DTYPE}, one each")
         if not self.target[0].ndim:
             raise PlanFault("topk merges lists along a last dimension")
 

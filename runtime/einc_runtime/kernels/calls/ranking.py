@@ -1,4 +1,4 @@
-"""Calls of the kernels `argmax` and `topk`, checked against their operands, and the order in which values are ranked.
+"""Calls of the kernel `topk`, checked against their operands, and the order in which values are ranked.
 
 Larger values come first; of equal values, the one with the smaller index does. Not-a-number comes before all numbers,
 and -0 equals 0. So partial results can be combined in any order with the same outcome.
@@ -20,7 +20,7 @@ from einc_runtime.kernels.base import Invocation, dtype_name
 class RankingCall:
     """`source` is searched along its last axis, whose first element has index `first` in the whole tensor.
 
-    `values` and `indices` have the other axes of `source`, for `topk` and then one more.
+    `values` and `indices` have the other axes of `source`, and then one more.
     """
 
     source: Array
@@ -29,36 +29,18 @@ class RankingCall:
     indices: Array
 
 
-def parse_argmax(invocation: Invocation[Array]) -> RankingCall:
-    source, first = _parse_input(invocation)
-    outputs = invocation.outputs
-    if len(outputs) != 2 or any(output.shape != source.shape[:-1] for output in outputs):
-        raise PlanFault("argmax has two outputs with the dimensions of its input except the one that it searches")
-    return _check_types(RankingCall(source, first, values=outputs[1], indices=outputs[0]))
-
-
 def parse_topk(invocation: Invocation[Array]) -> RankingCall:
-    source, first = _parse_input(invocation)
-    outputs = invocation.outputs
-    if len(outputs) != 2 or outputs[0].shape != outputs[1].shape or outputs[0].shape[:-1] != source.shape[:-1]:
-        raise PlanFault("topk has two outputs of one shape, with lists in place of the dimension that it searches")
-    return _check_types(RankingCall(source, first, values=outputs[0], indices=outputs[1]))
-
-
-def _parse_input(invocation: Invocation[Array]) -> tuple[Array, int]:
-    """The input with the axis that is searched moved to the end, and where the block begins along it."""
     invocation.allow("axis")
     source, axis, blocks = invocation.input, invocation.attribute("axis", int), invocation.input_blocks
     if not 0 <= axis < source.ndim or len(blocks) != 1 or len(blocks[0].lower) != source.ndim:
-        raise PlanFault(f"{invocation.name} over axis {axis} of a tensor of {source.ndim} dimensions")
-    return np.moveaxis(source, axis, -1), blocks[0].lower[axis]
-
-
-def _check_types(call: RankingCall) -> RankingCall:
-    source, values = call.source, call.values
-    if dtype_name(call.indices) != INDEX_DTYPE or values.dtype != source.dtype or dtype_name(source) == "bool":
+        raise PlanFault(f"topk over axis {axis} of a tensor of {source.ndim} dimensions")
+    searched, outputs = np.moveaxis(source, axis, -1), invocation.outputs
+    if len(outputs) != 2 or outputs[0].shape != outputs[1].shape or outputs[0].shape[:-1] != searched.shape[:-1]:
+        raise PlanFault("topk has two outputs of one shape, with lists in place of the dimension that it searches")
+    values, indices = outputs
+    if dtype_name(indices) != INDEX_DTYPE or values.dtype != source.dtype or dtype_name(source) == "bool":
         raise PlanFault(f"numbers are ranked with indices of type {INDEX_DTYPE}")
-    return call
+    return RankingCall(searched, blocks[0].lower[axis], values, indices)
 
 
 INDEX_DTYPE = "i64"

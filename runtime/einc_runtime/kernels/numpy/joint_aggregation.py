@@ -1,6 +1,6 @@
-"""Aggregations of tuples in numpy: `logsumexp`, `argmax` and `topk`, copy after copy in the order of the plan.
+"""Aggregations of tuples in numpy: `logsumexp` and `topk`, copy after copy in the order of the plan.
 
-A copy may be empty: in `logsumexp` its weight is -inf, in the others it holds what `calls/ranking.py` says. Everything
+A copy may be empty: in `logsumexp` its weight is -inf, in `topk` it holds what `calls/ranking.py` says. Everything
 is read before anything that shares its memory is written, so the first copy may be the target.
 """
 
@@ -67,25 +67,6 @@ def _average(parts: Sequence[Array], shares: Sequence[Array], sums: Array, term:
         if number:
             np.add(sums, term, out=sums)
     np.copyto(target, sums, casting="unsafe")
-
-
-def build_argmax(call: JointAggregationCall) -> Kernel:
-    """Indices and values: the larger value is taken with its index, of equal values the one with the smaller index."""
-    call.ranked_type(index=0)
-    pairs = list(zip(call.member(0), call.member(1), strict=True))
-
-    def run() -> None:
-        (index, value), *further = ((i.copy(), v.copy()) for i, v in pairs[:-1])
-        best = rank_keys(value)
-        for i, v in further:
-            key = rank_keys(v)
-            wins = (key < best) | ((key == best) & (i < index))
-            for kept, new in ((index, i), (value, v), (best, key)):
-                np.copyto(kept, new, where=wins)
-        np.copyto(pairs[-1][0], index)
-        np.copyto(pairs[-1][1], value)
-
-    return Kernel(lambda _: run, nanoseconds=10.0 * len(call.copies) * call.target[0].size)
 
 
 def build_topk(call: JointAggregationCall) -> Kernel:

@@ -1,7 +1,7 @@
-"""The kernels `argmax` {axis} and `topk` {axis} in numpy: indices in the whole tensor, ranked as in `calls/ranking.py`.
+"""The kernel `topk` {axis} in numpy: indices in the whole tensor, ranked as in `calls/ranking.py`.
 
-`argmax` writes indices and values without the axis. `topk` writes as many values and indices as its outputs have along
-the last axis; where the block has fewer, the rest is filled in.
+It writes as many values and indices as its outputs have along the last axis; where the block has fewer, the rest is
+filled in.
 """
 
 from __future__ import annotations
@@ -12,23 +12,6 @@ from einc_runtime.dtypes import Array
 from einc_runtime.kernels.base import Invocation, Kernel
 from einc_runtime.kernels.calls import ranking
 from einc_runtime.kernels.calls.ranking import NO_INDEX, lowest_value, rank_keys
-
-
-def build_argmax(invocation: Invocation[Array]) -> Kernel:
-    call = ranking.parse_argmax(invocation)
-    source, first, value, index = call.source, call.first, call.values, call.indices
-    # 16-bit elements are widened row by row: numpy compares them slowly, and bf16 differently.
-    half = source.dtype.itemsize == 2 and source.ndim > 1
-
-    def run() -> None:
-        for row in np.ndindex(source.shape[:-1]) if half else [()]:
-            rows = source[row]
-            at = np.argmin(rank_keys(rows), axis=-1) if rows.dtype.itemsize == 2 else np.argmax(rows, axis=-1)
-            best = at[..., None]
-            value[row] = np.take_along_axis(rows, best, -1)[..., 0]
-            index[row] = at + first
-
-    return Kernel(lambda _: run, nanoseconds=1.0 * source.size)
 
 
 def build_topk(invocation: Invocation[Array]) -> Kernel:

@@ -46,7 +46,6 @@ KERNELS: dict[str, tuple[str, str]] = {
     "expert_matmul": ("einc_runtime.kernels.triton.experts", "build_expert_matmul"),
     "append": ("einc_runtime.kernels.triton.moves", "build_append"),
     "custom": ("einc_runtime.kernels.triton.custom", "build_custom"),
-    "argmax": ("einc_runtime.kernels.triton.ranking", "build_argmax"),
     "topk": ("einc_runtime.kernels.triton.ranking", "build_topk"),
 }
 """Kernel name -> module and builder."""
@@ -66,7 +65,6 @@ ORDERED: dict[str, tuple[str, str]] = {
 
 JOINT_AGGREGATION_BUILDERS: dict[str, tuple[str, str]] = {
     "logsumexp": ("einc_runtime.kernels.triton.joint_aggregation", "build_logsumexp"),
-    "argmax": ("einc_runtime.kernels.triton.joint_aggregation", "build_argmax"),
     "topk": ("einc_runtime.kernels.triton.joint_aggregation", "build_topk"),
 }
 """Aggregation of tuples -> module and builder."""

@@ -1,6 +1,6 @@
-"""Aggregations of tuples in Triton: `logsumexp`, `argmax` and `topk`, copy after copy in the order of the plan.
+"""Aggregations of tuples in Triton: `logsumexp` and `topk`, copy after copy in the order of the plan.
 
-A copy may be empty: in `logsumexp` its weight is -inf, in the others it holds what `calls/ranking.py` says. The first
+A copy may be empty: in `logsumexp` its weight is -inf, in `topk` it holds what `calls/ranking.py` says. The first
 copy may be the target: what several programs read is written by a later launch than the one that reads it.
 """
 
@@ -12,7 +12,7 @@ from einc_runtime.dtypes import Array, compute_type
 from einc_runtime.kernels.calls.joint_aggregation import JointAggregationCall
 from einc_runtime.kernels.triton.launches import LaunchSequence, WorkspaceAllocator
 from einc_runtime.kernels.triton.moves import build_moves
-from einc_runtime.kernels.triton.ranking import KEY_FUNCTIONS, launch_ranking, ranking_type
+from einc_runtime.kernels.triton.ranking import launch_ranking
 from einc_runtime.kernels.triton.source import LANGUAGE
 from einc_runtime.kernels.triton.tiles import ElementwiseTiles
 
@@ -48,28 +48,6 @@ def build_logsumexp(call: JointAggregationCall, rounded: Array | None = None) ->
     sums = ElementwiseTiles(logs, names[count:])
     lines = [*weigh(sums), sums.store("y", "(most + tl.log(total))")]
     return LaunchSequence((first, sums.call("logsumexp_weights", f"the logarithms of {count} weights", lines)))
-
-
-def build_argmax(call: JointAggregationCall) -> LaunchSequence:
-    """Indices and values: the larger value is taken with its index, of equal values the one with the smaller index."""
-    kind, count = call.ranked_type(index=0), len(call.copies)
-    names = [*(f"i{k}_ptr" for k in range(count)), "y_ptr", *(f"x{k}" for k in range(count)), "z"]
-    tile = ElementwiseTiles([*call.member(0), *call.member(1)], names)
-    lines = [f"best = {tile.load('i0_ptr')}", f"value = {tile.load('x0')}", "rank = key(value)"]
-    for k in range(1, count):
-        lines += [
-            f"index = {tile.load(f'i{k}_ptr')}",
-            f"other = {tile.load(f'x{k}')}",
-            "key_of_other = key(other)",
-            "wins = (key_of_other > rank) | ((key_of_other == rank) & (index < best))",
-            "best = tl.where(wins, index, best)",
-            "value = tl.where(wins, other, value)",
-            "rank = tl.where(wins, key_of_other, rank)",
-        ]
-    lines += [tile.store("y_ptr", "(best)"), tile.store("z", "(value)")]
-    return LaunchSequence(
-        (tile.call("merge_argmax", f"the largest of {count}", lines, KEY_FUNCTIONS[ranking_type(kind)]),)
-    )
 
 
 def build_topk(call: JointAggregationCall) -> LaunchSequence:

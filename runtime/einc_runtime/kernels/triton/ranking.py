@@ -1,5 +1,4 @@
-"""The kernels `argmax` {axis} and `topk` {axis} in Triton: indices in the whole tensor, ranked as in
-`calls/ranking.py`.
+"""The kernel `topk` {axis} in Triton: indices in the whole tensor, ranked as in `calls/ranking.py`.
 
 Values are ranked by integers of their width (`key` in the sources). The list of the largest values is found one by one:
 each is the first of those that are ranked after the one before.
@@ -68,13 +67,6 @@ def value_of(rank):
 def ranking_type(kind: str) -> str:
     """The type in which values are ranked: f32 for f16 and bf16; integers are ranked as they are."""
     return compute_type(kind) if kind in FLOATS else "int"
-
-
-def build_argmax(invocation: Invocation[Array]) -> LaunchSequence:
-    """Indices and values without the axis."""
-    call = ranking.parse_argmax(invocation)
-    values, indices = call.values[..., None], call.indices[..., None]
-    return LaunchSequence((launch_ranking("argmax", [call.source], [], values, indices, call.first),))
 
 
 def build_topk(invocation: Invocation[Array]) -> LaunchSequence:

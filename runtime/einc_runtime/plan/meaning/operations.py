@@ -26,7 +26,6 @@ from einc_runtime.text import did_you_mean, escape_text
 
 FAMILIES: Mapping[str, Callable[[Application], OperatorMeaning]] = {
     "append": moves.append,
-    "argmax": selection.argmax,
     "attention": attention,
     "custom": custom,
     "dequantize": quantized.dequantize,
