@@ -7,6 +7,7 @@ from pathlib import Path
 import pytest
 
 from einc.errors import ProgramError
+from einc.exchange.language.resolve import read_preamble
 from einc.exchange.synthesis import CommandProposer, SynthesisOptions, TextProposer, synthesize
 from einc.exchange.synthesis.proposers import (
     JudgedCandidate,
@@ -69,9 +70,36 @@ def test_a_command_reads_the_preamble_and_writes_programs():
     assert reply is not None
     assert read_candidate(reply, PREAMBLE, MACHINE)[1] == {}
     assert command.propose(make_request(1)) is None
+    assert read_candidate("A @ 0 -> 1; B @ 1 -> 0; A+B @ 0, 1", PREAMBLE, MACHINE)[0].holdings == PREAMBLE.holdings
     found, said = propose(command)
     assert not [what for what in said if "refused" in what]
     assert found.completion_ms == found.naive_ms
+
+
+def test_a_command_is_told_what_came_of_its_answers_as_long_as_it_asks(tmp_path):
+    """It sees the machine, the best program and the bound; and after an answer that asks for it, the outcome."""
+    program = """
+import pathlib, sys
+rounds = pathlib.Path(sys.argv[1])
+number = len(list(rounds.iterdir()))
+(rounds / str(number)).write_text(sys.stdin.read())
+print(["A @ 0 -> 1\\n--- again", pathlib.Path(sys.argv[2]).read_text() + "--- again", "A+B @ 0"][number])
+"""
+    rounds, split = tmp_path / "rounds", tmp_path / "split.exprog"
+    rounds.mkdir()
+    split.write_text(SPLIT)
+    found, said = propose(CommandProposer((sys.executable, "-c", program, str(rounds), str(split))))
+    assert [line.partition(":")[0] for line in said if line.startswith("proposal 1.")] == [
+        "proposal 1.1", "proposal 1.2", "proposal 1.3"
+    ]  # fmt: skip
+    first, second, third = ((rounds / str(number)).read_text() for number in range(3))
+    assert read_preamble(first, "request", MACHINE) == PREAMBLE
+    assert "# The machine dgx-h100 has sites 0 to 7" in first
+    assert f"# The best program so far, takes {found.naive_ms:.3f} ms:" in first
+    assert "# No program takes less than" in first
+    assert "# Its outcome: not valid: A+B is required at site" in second
+    assert f"# The best program so far, which splits atoms, takes {found.completion_ms:.3f} ms:" in third
+    assert found.splits == {"A": 2, "B": 2}
 
 
 def test_an_answer_counts_although_a_process_that_the_command_started_keeps_the_pipe_open(tmp_path):

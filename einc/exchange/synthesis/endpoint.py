@@ -20,7 +20,6 @@ from typing import Any
 from urllib.parse import parse_qsl, urlencode, urlsplit
 
 from einc.errors import ProgramError, UsageError
-from einc.exchange.language.printer import print_program
 from einc.exchange.synthesis.prompt import build_messages, extract_programs
 from einc.exchange.synthesis.proposers import ProposalRequest
 from einc_runtime import environment
@@ -66,7 +65,7 @@ class EndpointProposer:
         if self.temperature is not None:
             body["temperature"] = self.temperature
         reply = self._ask(json.dumps(body).encode(), seconds)
-        return extract_programs(_read_content(reply), print_program(request.preamble))
+        return extract_programs(_read_content(reply))
 
     def _ask(self, body: bytes, seconds: float) -> bytes:
         """Send the request until there is a reply; after failures that may pass it is sent again."""

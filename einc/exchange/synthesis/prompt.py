@@ -1,15 +1,17 @@
-"""What a language model is asked: the language, the machine, the task, the best program, and earlier outcomes."""
+"""What proposers are asked: the task, the machine, the best program, the bound, and outcomes of earlier answers.
+
+A language model is also told the language; a command reads all of it as an exchange program with comments.
+"""
 
 from __future__ import annotations
 
 import dataclasses
-import re
 
 from einc.data import find_folder
 from einc.errors import ProgramError
 from einc.exchange.bounds import bound
 from einc.exchange.language.printer import print_program
-from einc.exchange.synthesis.proposers import CANDIDATE_SEPARATOR, MAX_CANDIDATES, JudgedCandidate, ProposalRequest
+from einc.exchange.synthesis.proposers import CANDIDATE_SEPARATOR, JudgedCandidate, ProposalRequest
 from einc.machines.model import Machine
 
 Message = dict[str, str]
@@ -17,8 +19,6 @@ Message = dict[str, str]
 
 MAX_SHOWN_PROGRAM = 8000
 """Characters of a program in a message."""
-
-_IN = re.compile(r"\s*IN[ \t]*:")
 
 MAX_LISTED_RESOURCES = 150
 MAX_ANSWERS = 6
@@ -67,11 +67,19 @@ def build_messages(request: ProposalRequest) -> list[Message]:
     return said
 
 
-def extract_programs(reply: str, preamble: str) -> str:
-    """The candidates of a reply: its fenced blocks, or all of it where there are none.
+def write_request(request: ProposalRequest) -> str:
+    """The preamble, and below it as comments what a proposer may want to know beside it."""
+    preamble = dataclasses.replace(request.preamble, actions=())
+    remarks = [_describe_machine(request.machine), _describe_best(request, print_program(request.best))]
+    remarks += _describe_bound(request)
+    for answer in request.answers[-MAX_ANSWERS:]:
+        remarks.append(f"An earlier answer:\n{_shorten(answer.text)}\nIts outcome: {answer.outcome}")
+    comments = "\n\n".join(remarks).splitlines()
+    return print_program(preamble) + "\n" + "".join(f"# {line}".rstrip() + "\n" for line in comments)
 
-    Where IN is left out, a candidate is a body for the preamble.
-    """
+
+def extract_programs(reply: str) -> str:
+    """The candidates of a reply: its fenced blocks, or all of it where there are none."""
     blocks: list[list[str]] = []
     inside = False
     for line in reply.splitlines():
@@ -81,19 +89,7 @@ def extract_programs(reply: str, preamble: str) -> str:
                 blocks.append([])
         elif inside:
             blocks[-1].append(line)
-    text = f"\n{CANDIDATE_SEPARATOR}\n".join("\n".join(block) for block in blocks) if blocks else reply
-    candidates: list[list[str]] = [[]]
-    for line in text.splitlines():
-        if line.strip() == CANDIDATE_SEPARATOR:
-            candidates.append([])
-        else:
-            candidates[-1].append(line)
-    programs = []
-    for lines in candidates[:MAX_CANDIDATES]:
-        if any(line.strip() for line in lines):
-            bare = not any(_IN.match(line) for line in lines)
-            programs.append((preamble + "\n" if bare else "") + "\n".join(lines))
-    return f"\n{CANDIDATE_SEPARATOR}\n".join(programs)
+    return f"\n{CANDIDATE_SEPARATOR}\n".join("\n".join(block) for block in blocks) if blocks else reply
 
 
 def _describe_task(request: ProposalRequest) -> str:
@@ -101,15 +97,21 @@ def _describe_task(request: ProposalRequest) -> str:
     parts = [_describe_machine(request.machine), f"The task:\n```\n{_shorten(print_program(preamble))}\n```"]
     if any(partition.members is None for partition in preamble.partitions):
         parts.append("Choose members for the partitions that have only a size, and write them out: G1 {0, 3}.")
-    splits = "" if request.best.holdings == preamble.holdings else ", which splits atoms"
-    best = _shorten(print_program(request.best))
-    parts.append(f"The best program so far{splits}, takes {request.best_ms:.3f} ms:\n```\n{best}\n```")
+    parts.append(_describe_best(request, f"```\n{_shorten(print_program(request.best))}\n```"))
+    return "\n\n".join([*parts, *_describe_bound(request)])
+
+
+def _describe_best(request: ProposalRequest, text: str) -> str:
+    splits = "" if request.best.holdings == request.preamble.holdings else ", which splits atoms"
+    return f"The best program so far{splits}, takes {request.best_ms:.3f} ms:\n{text}"
+
+
+def _describe_bound(request: ProposalRequest) -> list[str]:
     try:
-        certificate = bound(preamble, request.machine)
+        certificate = bound(dataclasses.replace(request.preamble, actions=()), request.machine)
     except ProgramError:
-        return "\n\n".join(parts)
-    parts.append(f"No program takes less than {certificate.bound_ms:.3f} ms: {certificate.bound_by}.")
-    return "\n\n".join(parts)
+        return []
+    return [f"No program takes less than {certificate.bound_ms:.3f} ms: {certificate.bound_by}."]
 
 
 def _describe_machine(machine: Machine) -> str:

@@ -1,4 +1,4 @@
-"""Candidate programs from outside: from files, from commands, or from a language model (`endpoint.py`).
+"""Candidate programs from outside: from files, from commands (`commands.py`), or from a language model (`endpoint.py`).
 
 A proposal is only text until it has been parsed, found to be a program for the same preamble (with atoms split or not),
 checked and timed. A proposal that fails on the way is left out, with the reason.
@@ -6,14 +6,9 @@ checked and timed. A proposal that fails on the way is left out, with the reason
 
 from __future__ import annotations
 
-import contextlib
-import os
-import selectors
-import signal
-import subprocess
-import threading
-import time
-from collections.abc import Callable, Iterator, Sequence
+import dataclasses
+import re
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from typing import Protocol
 
@@ -26,6 +21,10 @@ from einc.machines.model import Machine
 
 CANDIDATE_SEPARATOR = "---"
 """A line of its own between the candidates of one text."""
+ASK_AGAIN = "--- again"
+"""The last line of an answer whose sender wants to be told the outcomes, and asked again."""
+
+_IN = re.compile(r"^[ \t]*IN[ \t]*:", re.MULTILINE)
 
 MAX_PROPOSAL_TEXT = 1 << 22
 """Characters of one answer, whose sender may be hostile."""
@@ -49,7 +48,8 @@ class JudgedCandidate:
 class ProposalRequest:
     """What a proposer is told: a preamble without a body, the machine, the best program so far and its time in ms.
 
-    `answers` are this proposer's candidates of all rounds so far; the search waits at most `seconds`.
+    `answers` are this proposer's candidates of all rounds so far, and `again` says whether its last answer asked for
+    this round; the search waits at most `seconds`.
     """
 
     preamble: Program
@@ -59,10 +59,7 @@ class ProposalRequest:
     seconds: float
     round: int = 0
     answers: tuple[JudgedCandidate, ...] = ()
-
-
-COMMAND_POLL_SECONDS = 0.05
-"""How often is looked whether a command has ended whose standard output is still open."""
+    again: bool = False
 
 
 class Proposer(Protocol):
@@ -83,10 +80,12 @@ def consult_proposer(
     Raises ProgramError where the proposer fails.
     """
     answers: tuple[JudgedCandidate, ...] = ()
+    again = False
     for number in range(MAX_PROPOSAL_ROUNDS):
-        reply = proposer.propose(ask(number, answers))
+        reply = proposer.propose(dataclasses.replace(ask(number, answers), again=again))
         if reply is None:
             return
+        again = reply.rstrip().endswith(f"\n{ASK_AGAIN}")
         empty = True
         for text in split_candidates(reply):
             empty = False
@@ -107,88 +106,13 @@ class TextProposer:
         return None if request.round else self.text
 
 
-@dataclass(frozen=True, slots=True)
-class CommandProposer:
-    """Runs a command that gets the preamble on its standard input and writes candidates to its standard output.
-
-    The command runs without a shell. After `seconds`, or after those of the request if they are fewer, it is ended
-    together with all processes that it has started.
-    """
-
-    arguments: Sequence[str]
-    seconds: float = 60.0
-
-    def propose(self, request: ProposalRequest) -> str | None:
-        if request.round:
-            return None
-        preamble = print_program(request.preamble)
-        name, seconds = self.arguments[0], min(self.seconds, request.seconds)
-        pipe, null = subprocess.PIPE, subprocess.DEVNULL
-        try:
-            process = subprocess.Popen(self.arguments, stdin=pipe, stdout=pipe, stderr=null, process_group=0)
-        except (OSError, ValueError) as error:
-            raise ProgramError(f"the proposer {name} cannot be run: {error}") from None
-        try:
-            threading.Thread(target=_write_input, args=(process, preamble), daemon=True).start()
-            reply, status = _read_reply(process, time.monotonic() + seconds)
-        except subprocess.TimeoutExpired:
-            raise ProgramError(f"the proposer {name} took longer than {seconds:.3g} s") from None
-        finally:
-            _end_process(process)
-        if status:
-            raise ProgramError(f"the proposer {name} failed with status {status}")
-        return reply.decode("utf-8", "replace")
-
-
-def _write_input(process: subprocess.Popen[bytes], text: str) -> None:
-    assert process.stdin is not None
-    with contextlib.suppress(OSError), process.stdin as sink:
-        sink.write(text.encode())
-
-
-def _read_reply(process: subprocess.Popen[bytes], deadline: float) -> tuple[bytes, int]:
-    """What a process writes, at most one byte more than is allowed, and its exit status, 0 where not all is read.
-
-    It has written all when it has ended, even if processes that it has started keep its standard output open; these
-    are ended. Raises TimeoutExpired.
-    """
-    assert process.stdout is not None
-    reply = b""
-    with selectors.DefaultSelector() as selector:
-        selector.register(process.stdout, selectors.EVENT_READ)
-        while len(reply) <= MAX_PROPOSAL_TEXT:
-            ended = process.poll() is not None  # before looking for what it wrote, which is there then
-            if not selector.select(max(0.0, min(deadline - time.monotonic(), 0.0 if ended else COMMAND_POLL_SECONDS))):
-                if ended:
-                    os.killpg(process.pid, signal.SIGKILL)  # those that keep the output open are of this group
-                    return reply, process.returncode
-                if time.monotonic() >= deadline:
-                    raise subprocess.TimeoutExpired(process.args, 0)
-                continue
-            chunk = os.read(process.stdout.fileno(), 1 << 20)
-            if not chunk:
-                return reply, process.wait(max(0.0, deadline - time.monotonic()))
-            reply += chunk
-    return reply, 0
-
-
-def _end_process(process: subprocess.Popen[bytes]) -> None:
-    """End a process and all that it has started, unless it has ended by itself."""
-    assert process.stdout is not None
-    if process.returncode is None:
-        with contextlib.suppress(OSError):
-            os.killpg(process.pid, signal.SIGKILL)
-        process.wait()
-    process.stdout.close()
-
-
 def split_candidates(text: str) -> Iterator[str]:
     """The programs of a proposer's text. Raises ProgramError where it is too long."""
     if len(text) > MAX_PROPOSAL_TEXT:
         raise ProgramError(f"a proposal has more than {MAX_PROPOSAL_TEXT} characters")
     parts: list[list[str]] = [[]]
     for line in text.splitlines():
-        if line.strip() == CANDIDATE_SEPARATOR:
+        if line.strip() in (CANDIDATE_SEPARATOR, ASK_AGAIN):
             parts.append([])
         else:
             parts[-1].append(line)
@@ -198,7 +122,10 @@ def split_candidates(text: str) -> Iterator[str]:
 
 
 def read_candidate(text: str, preamble: Program, machine: Machine) -> tuple[Program, dict[str, int]]:
-    """A candidate as a program for the preamble, and its splits. Raises ProgramError where it is none."""
+    """A candidate as a program for the preamble, and its splits; without IN, it is a body for the preamble. Raises
+    ProgramError where it is none."""
+    if not _IN.search(text):
+        text = print_program(dataclasses.replace(preamble, actions=())) + "\n" + text
     program = read_program(text, "<proposal>", machine)
     if len(program.actions) > MAX_PROPOSED_ACTIONS:
         raise ProgramError(f"a proposal has more than {MAX_PROPOSED_ACTIONS} actions")

@@ -6,7 +6,8 @@ import shlex
 from collections.abc import Callable
 
 from einc.errors import UsageError
-from einc.exchange.synthesis.proposers import CommandProposer, Proposer, TextProposer
+from einc.exchange.synthesis.commands import CommandProposer
+from einc.exchange.synthesis.proposers import Proposer, TextProposer
 
 
 def make_proposer(source: str, read_text: Callable[[str], str]) -> Proposer:
