@@ -84,8 +84,29 @@ def read_quantization(fields: ConfigFields, columns: Sequence[int]) -> Quantizat
             inner.fail(f"quant_method: {describe_json(method)} is not supported", f"supported are {', '.join(readers)}")
         return None
     quantization = readers[method](inner)
+    if quantization is not None and quantization.floats:
+        inner.note(_KEPT_FLOATS)
     inner.check_unknown(_HARMLESS_QUANTIZATION, method)
     return quantization
+
+
+def require_widened(fields: ConfigFields) -> None:
+    """Notes a problem unless the reader of weights widens all that are quantized: floats of 8 and of 4 bits."""
+    inner = fields.nested("quantization_config")
+    if inner is None:
+        return
+    method = inner.text("quant_method")
+    known = inner.value("format") == _FLOAT_FORMAT if method == "compressed-tensors" else method in ("fp8", "mxfp4")
+    if not known:
+        hint = f"supported are fp8, mxfp4, and {_FLOAT_FORMAT} of compressed-tensors"
+        inner.fail(f"quantized weights of {describe_json(method)} are not supported for this family", hint)
+        return
+    if method == "fp8":
+        _read_blocks(inner, (1,))
+    elif method == "compressed-tensors":
+        _read_compressed(inner)
+    inner.check_unknown(_HARMLESS_QUANTIZATION, method)
+    fields.note("quantized weights are widened when they are read")
 
 
 def _read_group(fields: ConfigFields, name: str = "group_size") -> int:
@@ -141,7 +162,6 @@ def _read_blocks(fields: ConfigFields, columns: Sequence[int]) -> Quantization |
     if any(extent % NARROW_BLOCK for extent in columns):
         fields.note(_WIDENED_FLOATS)
         return None
-    fields.note(_KEPT_FLOATS)
     return Quantization("blocks", 8, NARROW_BLOCK, False, floats=_E4M3)
 
 
@@ -156,7 +176,6 @@ def _read_floats(fields: ConfigFields, weights: ConfigFields) -> Quantization | 
     if strategy == "block":
         fields.note(_WIDENED_FLOATS)
         return None
-    fields.note(_KEPT_FLOATS)
     return Quantization("plain", 8, 0, False, floats=_E4M3, one_scale=strategy == "tensor")
 
 

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import json
 import re
+import signal
+import urllib.request
 from pathlib import Path
 from typing import Any
 
@@ -12,6 +14,8 @@ import torch
 from safetensors.torch import load_file, save_file
 
 from einc.cli.main import main
+from tests.serve.running import serving
+from tests.support.generation_cases import word_tokenizer
 from tests.support.tiny_models import make_causal
 
 FAMILIES = ("bloom", "falcon", "gpt2", "gpt_neox", "mamba", "olmo2", "olmoe", "opt", "phi")
@@ -20,14 +24,19 @@ SPREAD = 8.0
 """Weights of fresh models are so small that all tokens are alike; with larger ones they differ."""
 
 
-def make_folder(family: str, folder: Path) -> torch.nn.Module:
-    module = make_causal(family).model
+def make_folder(family: str, folder: Path, **chosen: Any) -> torch.nn.Module:
+    module = make_causal(family, **chosen).model
     with torch.no_grad():
         for parameter in module.parameters():
             if parameter.dim() >= 2:
                 parameter.mul_(SPREAD)
     module.save_pretrained(folder)
     return module
+
+
+def change_config(folder: Path, change: dict[str, Any]) -> None:
+    config = folder / "config.json"
+    config.write_text(json.dumps(json.loads(config.read_text()) | change))
 
 
 def continue_greedily(module: torch.nn.Module) -> list[int]:
@@ -92,14 +101,80 @@ def test_a_text_and_what_is_beside_it(tmp_path: Path, capfd: Capture) -> None:
     [
         ({"n_layer": 3}, "have no 'transformer.h.2.ln_1.weight'"),
         ({"n_embd": 33}, "cannot be imported: `embed_dim` must be divisible"),
-        ({"quantization_config": {"quant_method": "gptq"}}, "quantized weights .* are not supported"),
+        ({"quantization_config": {"quant_method": "gptq"}}, "quantized weights of .gptq. are not supported"),
         ({"n_positions": 2**40}, "more memory|not enough memory|can't allocate|GiB"),
     ],
 )  # fmt: skip
 def test_configurations_that_do_not_fit(change: dict[str, Any], problem: str, tmp_path: Path, capfd: Capture) -> None:
     make_folder("gpt2", tmp_path / "model")
-    config = tmp_path / "model" / "config.json"
-    config.write_text(json.dumps(json.loads(config.read_text()) | change))
+    change_config(tmp_path / "model", change)
     assert main(["import", "hf", str(tmp_path / "model"), "-o", str(tmp_path / "m.ein")]) == 65
     assert re.search(problem, capfd.readouterr().err)
     assert not (tmp_path / "m.ein").exists()
+
+
+def narrow_rows(weight: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
+    """A matrix as floats of 8 bits, and the scale of its only block."""
+    scale = weight.abs().max().reshape(1, 1) / 448
+    return (weight / scale).to(torch.float8_e4m3fn), scale
+
+
+def test_floats_of_8_bits_are_widened(tmp_path: Path, capfd: Capture) -> None:
+    """With scales of blocks, as DeepSeek publishes its models; each expert is a tensor there."""
+    module = make_folder("deepseek_v3", tmp_path / "model")
+    file = tmp_path / "model" / "model.safetensors"
+    stored = load_file(file)
+    for name in [name for name in stored if name.endswith("_proj.weight")]:
+        stored[name], stored[f"{name}_scale_inv"] = narrow_rows(stored[name])
+    assert sum(".experts." in name and name.endswith("_scale_inv") for name in stored) >= 12
+    wide = {
+        name: tensor.float() * stored[f"{name}_scale_inv"] if f"{name}_scale_inv" in stored else tensor
+        for name, tensor in stored.items()
+        if not name.endswith("_scale_inv")
+    }
+    save_file(wide, file, {"format": "pt"})
+    expected = continue_greedily(type(module).from_pretrained(tmp_path / "model", dtype=torch.float32).eval())
+    save_file(stored, file, {"format": "pt"})
+    quantized = {"quant_method": "fp8", "fmt": "e4m3", "activation_scheme": "dynamic", "weight_block_size": [128, 128]}
+    change_config(tmp_path / "model", {"quantization_config": quantized})
+    assert generate(capfd, tmp_path / "model", tmp_path / "plans") == [expected]
+
+
+def test_floats_of_4_bits_are_widened(tmp_path: Path, capfd: Capture) -> None:
+    """MXFP4, as gpt-oss has its experts."""
+    from transformers.integrations.mxfp4 import convert_moe_packed_tensors
+
+    module = make_folder("gpt_oss", tmp_path / "model", intermediate_size=64)
+    file = tmp_path / "model" / "model.safetensors"
+    stored, generator = load_file(file), torch.Generator().manual_seed(5)
+    for name, parameter in module.named_parameters():
+        if name.endswith(("gate_up_proj", "down_proj")):
+            experts, columns, rows = parameter.shape
+            shape = experts, rows, columns // 32
+            blocks = torch.randint(0, 256, (*shape, 16), dtype=torch.uint8, generator=generator)
+            exponents = torch.randint(123, 127, shape, dtype=torch.uint8, generator=generator)
+            del stored[name]
+            stored[f"{name}_blocks"], stored[f"{name}_scales"] = blocks, exponents
+            parameter.data.copy_(convert_moe_packed_tensors(blocks, exponents, dtype=torch.float32))
+    save_file(stored, file, {"format": "pt"})
+    change_config(tmp_path / "model", {"quantization_config": {"quant_method": "mxfp4"}})
+    assert generate(capfd, tmp_path / "model", tmp_path / "plans") == [continue_greedily(module)]
+
+
+def test_a_server_answers_as_transformers_does(tmp_path: Path) -> None:
+    module = make_folder("gpt_neox", tmp_path / "model")
+    tokenizer = word_tokenizer(64)
+    tokenizer.save(str(tmp_path / "model" / "tokenizer.json"))
+    expected = continue_greedily(module)
+    with serving(tmp_path / "model", "--plans", tmp_path / "plans", "--context", 32) as server:
+        request = {"model": server.model, "prompt": list(PROMPT), "max_tokens": NEW, "logprobs": 1}
+        body = json.dumps(request | {"ignore_eos": True}).encode()
+        with urllib.request.urlopen(f"{server.url}/completions", body, timeout=60) as answer:
+            (choice,) = json.loads(answer.read())["choices"]
+        assert server.end(signal.SIGTERM) == 0
+    assert choice["text"].split() == tokenizer.decode(expected).split()
+    ids = torch.tensor([[*PROMPT, *expected[:-1]]])
+    with torch.no_grad():
+        logits = module(input_ids=ids, use_cache=False).logits[0, len(PROMPT) - 1 :]
+    wanted = logits.log_softmax(-1).max(-1).values
+    assert torch.allclose(torch.tensor(choice["logprobs"]["token_logprobs"]), wanted, atol=1e-3)

@@ -104,14 +104,14 @@ def _shrink(config: Any) -> dict[str, Any]:
     return fields
 
 
-def make_causal(family: str) -> torch.nn.Module:
+def make_causal(family: str, **chosen: Any) -> torch.nn.Module:
     """A tiny model, which returns logits [2, 7, 64]; no parameter is all zeros or all ones."""
     torch.manual_seed(0)
-    config = make_config(family)
+    config = make_config(family, **chosen)
     try:
         model = AutoModelForCausalLM.from_config(config, attn_implementation="sdpa")
     except (ValueError, ImportError):
-        model = AutoModelForCausalLM.from_config(make_config(family), attn_implementation="eager")
+        model = AutoModelForCausalLM.from_config(make_config(family, **chosen), attn_implementation="eager")
     return Logits(randomize(model.float().eval()))
 
 

@@ -24,6 +24,7 @@ from einc.importers.common import ImportRequest, read_element_type
 from einc.importers.config import ConfigFields
 from einc.importers.pytorch.archive import Elements, ExportArchive
 from einc.importers.pytorch.convert import TextNames, convert_archive
+from einc.importers.quantization import require_widened
 from einc_runtime.errors import MissingFault
 from einc_runtime.installing import suggest_extra
 from einc_runtime.text import escape_text
@@ -72,9 +73,7 @@ def import_published(
     if request.caches or request.batch > 1:
         option = "--caches" if request.caches else "--batch"
         raise UsageError(f"{option} means nothing for a model of {family}: it reads one sequence")
-    if document.get("quantization_config") is not None:
-        message = f"{fields.where}: quantization_config: quantized weights of a model of {family} are not supported"
-        raise ModelError([Diagnostic(message)])
+    require_widened(fields)
     dtype = _TORCH_TYPES[read_element_type(fields)]
     fields.check()
     longest = find_longest(document, family, fields.where)
