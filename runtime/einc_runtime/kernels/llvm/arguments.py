@@ -135,6 +135,55 @@ class PanelArguments(NamedTuple, Generic[Number]):
     """Of all panels together."""
 
 
+class PackArguments(NamedTuple, Generic[Number]):
+    """Those of packing lines in panels in `gemm.py`."""
+
+    matrices: Number
+    table: Number
+    """For each matrix the addresses of its source and of its target."""
+    lines: Number
+    depth: Number
+    """Positions of k in a line."""
+    step: Number
+    """In bytes, between lines, if they are dense along k; or else between positions of k."""
+
+
+class GemmArguments(NamedTuple, Generic[Number]):
+    """Those of products in `gemm.py`. Steps are in bytes."""
+
+    products: Number
+    table: Number
+    """For each product the addresses of its packed rows, of its columns and of its target."""
+    rows: Number
+    columns: Number
+    depth: Number
+    """Positions of k."""
+    panel_step: Number
+    """Between panels of columns."""
+    k_step: Number
+    """Between positions of k in a panel of columns."""
+    row_step: Number
+    """Between rows of the target."""
+
+
+class RoundingArguments(NamedTuple, Generic[Number]):
+    """Those of rounding a tensor in `rounded_code.py`. Steps are in bytes."""
+
+    tensor: Number
+    tensor_step: Number
+    largest: Number
+    """Of each row of the tensor, its largest magnitude."""
+    largest_step: Number
+    integers: Number
+    integer_step: Number
+    units: Number
+    offsets: Number
+    """As in `RoundedArguments`; these are written."""
+    rows: Number
+    """Rows of the tensor, and the elements in each."""
+    width: Number
+
+
 class RoundedArguments(NamedTuple, Generic[Number]):
     """Those of products of integers in `rounded_code.py`. Steps are in bytes."""
 

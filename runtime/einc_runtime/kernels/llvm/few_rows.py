@@ -20,7 +20,7 @@ from einc_runtime.kernels.base import Kernel, Run, ScratchAllocator, ScratchArra
 from einc_runtime.kernels.calls.contract import ContractCall
 from einc_runtime.kernels.indices import NamedArray
 from einc_runtime.kernels.llvm import compiler
-from einc_runtime.kernels.llvm.arguments import FewRowsArguments, PanelArguments
+from einc_runtime.kernels.llvm.arguments import FewRowsArguments, PackArguments, PanelArguments
 from einc_runtime.kernels.llvm.few_rows_layout import (
     BYTES_PER_NS,
     WIDE,
@@ -100,7 +100,13 @@ class PanelProduct:
             rows = min(form.rows, layout.rows - first)
             moved = starts + first * view.strides[-2], targets + first * parts * depth * WIDE.itemsize
             table = np.stack(moved, axis=-1).astype(np.int64)
-            arguments = [len(table), address(table), rows, depth, view.strides[-2 if along else -1]]
+            arguments = PackArguments[int](
+                matrices=len(table),
+                table=address(table),
+                lines=rows,
+                depth=depth,
+                step=view.strides[-2 if along else -1],
+            )
             calls.append((compiler.CompiledCall(emit_pack(form.width, along), arguments, table, view, panels), []))
         return make_runner(calls)
 

@@ -10,6 +10,7 @@ from __future__ import annotations
 from typing import Any, NamedTuple
 
 from einc_runtime.kernels.llvm import compiler
+from einc_runtime.kernels.llvm.arguments import GemmArguments, PackArguments
 from einc_runtime.kernels.llvm.compiler import LANES
 
 PANEL_DEPTH = 256
@@ -31,9 +32,7 @@ class TileShape(NamedTuple):
 
 @compiler.compile_once
 def emit_gemm(shape: TileShape, kind: str = "f32") -> Any:
-    """Arguments: the number of products, a table with the addresses of two operands and a target for each, the numbers
-    of rows, columns and k, and three steps in bytes: between panels of columns, between positions of k in these, and
-    between rows of the target.
+    """Products of matrices (`GemmArguments`).
 
     Rows are packed in panels of `shape.rows`, as `emit_pack` does. A panel of columns has a vector of them at each k;
     columns are of type `kind`, and widened in registers.
@@ -44,7 +43,8 @@ def emit_gemm(shape: TileShape, kind: str = "f32") -> Any:
 
     e = Emitter()
     b = e.b
-    products, table, rows, columns, depth, panel_step, k_step, row_step = [e.argument() for _ in range(8)]
+    arguments = GemmArguments[Value](*(e.argument() for _ in GemmArguments._fields))
+    products, table, rows, columns, depth, panel_step, k_step, row_step = arguments
     lanes = ir.Constant(vector(I32), list(range(LANES)))
     width, height = range(shape.vectors), range(shape.rows)
 
@@ -116,9 +116,8 @@ def count_packed(width: int, lines: int, depth: int) -> int:
 
 @compiler.compile_once
 def emit_pack(width: int, along: bool) -> Any:
-    """Packs lines of f32 in panels [panel, k, line in the panel]. Arguments: the number of matrices, a table with the
-    addresses of a source and a target for each, the numbers of lines and of k, and the step in bytes between lines (if
-    they are dense `along` k), or else between positions of k (if neighbouring lines are neighbours in memory).
+    """Packs lines of f32 in panels [panel, k, line in the panel] (`PackArguments`). Lines are dense `along` k, or else
+    neighbouring lines are neighbours in memory.
 
     Panels are `width` lines wide. What is in the last panel beyond the lines may be anything, and so may what follows:
     the target has `count_packed` elements.
@@ -127,7 +126,7 @@ def emit_pack(width: int, along: bool) -> Any:
 
     e = Emitter()
     b = e.b
-    matrices, table, lines, depth, step = [e.argument() for _ in range(5)]
+    matrices, table, lines, depth, step = PackArguments[Value](*(e.argument() for _ in PackArguments._fields))
     panels = b.sdiv(b.add(lines, I64(width - 1)), I64(width))
 
     def store(value: Value, target: Value, k: Value, first: int) -> None:

@@ -12,7 +12,7 @@ from einc_runtime.kernels.base import Invocation, Kernel, Run, ScratchAllocator,
 from einc_runtime.kernels.calls.rounded import RoundedContractCall
 from einc_runtime.kernels.indices import NamedArray
 from einc_runtime.kernels.llvm import compiler
-from einc_runtime.kernels.llvm.arguments import RoundedArguments
+from einc_runtime.kernels.llvm.arguments import RoundedArguments, RoundingArguments
 from einc_runtime.kernels.llvm.contract import prepare_copy
 from einc_runtime.kernels.matrices import are_mergeable, view_as_matrices
 from einc_runtime.kernels.numpy import rounded as in_numpy
@@ -73,11 +73,19 @@ def _compile(call: RoundedContractCall) -> Kernel | None:
         source, sizes, target = (slot.view(memory) for slot in (tensor, largest, result))
         for position in np.ndindex(*target.shape[:-2]):
             x, m, y, w, s = (array[position] for array in (source, sizes, target, weight, each))
-            arguments = [
-                address(x), x.strides[0], address(m), m.strides[0], address(laid), step,
-                address(own_units), address(own_offsets), count, depth,
-            ]  # fmt: skip
-            calls.append((compiler.CompiledCall(rounding, arguments, x, m, laid, own_units, own_offsets), []))
+            rounded = RoundingArguments[int](
+                tensor=address(x),
+                tensor_step=x.strides[0],
+                largest=address(m),
+                largest_step=m.strides[0],
+                integers=address(laid),
+                integer_step=step,
+                units=address(own_units),
+                offsets=address(own_offsets),
+                rows=count,
+                width=depth,
+            )
+            calls.append((compiler.CompiledCall(rounding, rounded, x, m, laid, own_units, own_offsets), []))
             multiplied = RoundedArguments[int](
                 integers=address(laid),
                 integer_step=step,

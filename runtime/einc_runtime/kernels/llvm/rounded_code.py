@@ -18,7 +18,7 @@ from llvmlite import ir
 
 from einc_runtime.kernels.calls.rounded import LEVELS
 from einc_runtime.kernels.llvm import compiler
-from einc_runtime.kernels.llvm.arguments import RoundedArguments
+from einc_runtime.kernels.llvm.arguments import RoundedArguments, RoundingArguments
 from einc_runtime.kernels.llvm.compiler import LANES
 from einc_runtime.kernels.llvm.emitter import F32, I8, I16, I32, I64, Emitter, Value, vector
 from einc_runtime.kernels.llvm.quantized_code import ROW_PREFETCH_DISTANCE, WEIGHT_ROWS
@@ -47,28 +47,25 @@ class RoundedForm(NamedTuple):
 
 @compiler.compile_once
 def emit_rounding(kind: str, scale: int) -> ir.Module:
-    """Rows of a tensor as integers, each times its ratio.
-
-    Arguments: the address and the row step of the tensor, those of the largest elements of rows, those of the integers,
-    the address of f32 for the units of rows, times the float with the bits `scale`, that of integers of 32 bits for
-    what is to be added to sums of a row, the number of rows, and the elements in each.
-    """
+    """Rows of a tensor as integers, each times its ratio (`RoundingArguments`). The units of rows are f32, times the
+    float with the bits `scale`; what is to be added to sums of a row is integers of 32 bits."""
     e = Emitter()
     b = e.b
-    tensor, tensor_step, largest, largest_step, target, target_step = (e.argument() for _ in range(6))
-    units, offsets, rows, width = (e.argument() for _ in range(4))
+    a = RoundingArguments[Value](*(e.argument() for _ in RoundingArguments._fields))
     factor = struct.unpack("<f", struct.pack("<i", scale))[0]
     nothing, levels = e.number(0.0), e.number(float(LEVELS))
-    with e.loop(rows) as number:
-        source, line = (b.add(at, b.mul(number, step)) for at, step in ((tensor, tensor_step), (target, target_step)))
-        size = e.load_one(b.add(largest, b.mul(number, largest_step)), kind)
+    with e.loop(a.rows) as number:
+        source, line = (
+            b.add(at, b.mul(number, step)) for at, step in ((a.tensor, a.tensor_step), (a.integers, a.integer_step))
+        )
+        size = e.load_one(b.add(a.largest, b.mul(number, a.largest_step)), kind)
         ratio = b.fdiv(levels, size)
         finite = b.fcmp_ordered("<", ratio, e.number(float("inf")))
         ratio = b.select(b.and_(finite, b.fcmp_ordered(">", size, nothing)), ratio, nothing)
         unit = b.fdiv(size, levels)
         offset = b.mul(number, I64(4))
-        e.store_one(unit if factor == 1 else b.fmul(unit, e.number(factor)), b.add(units, offset), "f32")
-        end = b.sub(b.add(line, target_step), I64(ROW_MULTIPLE))
+        e.store_one(unit if factor == 1 else b.fmul(unit, e.number(factor)), b.add(a.units, offset), "f32")
+        end = b.sub(b.add(line, a.integer_step), I64(ROW_MULTIPLE))
         b.store(ir.Constant(_BYTE_VECTOR, [0] * ROW_MULTIPLE), e.at(end, _BYTE_VECTOR), align=1)
         total = e.variable(e.number(0, I32))
         b.store(e.number(0, I32), total)
@@ -84,10 +81,10 @@ def emit_rounding(kind: str, scale: int) -> ir.Module:
             pointer = e.at(b.add(line, position), vector(I8))
             b.store(b.trunc(integers, vector(I8)), pointer, align=1)  # what is masked off is 0; there is room for it
 
-        e.sweep(width, body)
+        e.sweep(a.width, body)
         total_of_lanes = e.across(b.load(total), lambda left, right: b.add(left, right))
         taken = b.mul(b.extract_element(total_of_lanes, I32(0)), I32(-BIAS))
-        b.store(taken, e.at(b.add(offsets, offset), I32))
+        b.store(taken, e.at(b.add(a.offsets, offset), I32))
     return e.finish()
 
 

@@ -16,6 +16,7 @@ import numpy as np
 from einc_runtime.dtypes import Array, DType
 from einc_runtime.kernels.base import Run, address, dtype_name
 from einc_runtime.kernels.llvm import compiler
+from einc_runtime.kernels.llvm.arguments import GemmArguments, PackArguments
 from einc_runtime.kernels.llvm.contract import prepare_copy
 from einc_runtime.kernels.numpy.pieces import Resolved
 
@@ -84,14 +85,23 @@ class OrderedProduct:
         depth, stack = self.rows.shape[-1], self.target.shape[:-2]
         if columns is None:
             tile, source = TileShape(self.height, _count_direct_vectors(self.height)), _find_matrices(self.columns)
-            steps = (4 * tile.columns, self.columns.strides[-2])
+            panel_step, k_step = 4 * tile.columns, self.columns.strides[-2]
         else:
             tile, source = _packed_tile(self.height), _find_packed(columns, self.columns)
-            steps = (columns.itemsize * tile.columns * depth, columns.itemsize * tile.columns)
+            panel_step, k_step = columns.itemsize * tile.columns * depth, columns.itemsize * tile.columns
         parts = (_find_packed(rows, self.rows), source, _find_matrices(self.target))
         table = np.stack([np.broadcast_to(part, stack).ravel() for part in parts], axis=-1)
         kept = (self.target, self.columns, rows, table) if columns is None else (self.target, columns, rows, table)
-        arguments = [len(table), address(table), *self.target.shape[-2:], depth, *steps, self.target.strides[-2]]
+        arguments = GemmArguments[int](
+            products=len(table),
+            table=address(table),
+            rows=self.target.shape[-2],
+            columns=self.target.shape[-1],
+            depth=depth,
+            panel_step=panel_step,
+            k_step=k_step,
+            row_step=self.target.strides[-2],
+        )
         kind = "f32" if columns is None else dtype_name(columns)
         return compiler.CompiledCall(emit_gemm(tile, kind), arguments, *kept)
 
@@ -171,7 +181,7 @@ def _pack(lines: Array, width: int, take: TakeArray) -> tuple[Array, list[Resolv
     step = lines.strides[-2] if along else lines.strides[-1]
     starts = (_find_matrices(lines).ravel(), address(packed) + packed.strides[0] * np.arange(matrices))
     table = np.stack(starts, axis=-1).astype(np.int64)
-    arguments = [matrices, address(table), count, depth, step]
+    arguments = PackArguments[int](matrices=matrices, table=address(table), lines=count, depth=depth, step=step)
     return packed, [(compiler.CompiledCall(emit_pack(width, along), arguments, lines, packed, table), [])]
 
 
