@@ -17,17 +17,23 @@ from einc_runtime.kernels.calls.quantized import DequantizeCall, QuantizedContra
 from einc_runtime.kernels.indices import NamedArray
 from einc_runtime.kernels.llvm import compiler
 from einc_runtime.kernels.llvm.contract import build_contract, prepare_copy
+from einc_runtime.kernels.llvm.gemm import count_packed
 from einc_runtime.kernels.llvm.quantized_code import BLOCK, PAIRS_BLOCK, WeightForm, emit_product, emit_widening
 from einc_runtime.kernels.matrices import are_mergeable, view_as_matrices
 from einc_runtime.kernels.numpy import quantized as in_numpy
 from einc_runtime.kernels.numpy.pieces import Resolved, make_runner
+from einc_runtime.plan.index_equations import Names
 from einc_runtime.plan.schema import NARROW_FLOATS
 
 if TYPE_CHECKING:
     from concurrent.futures import Future
 
+    from einc_runtime.kernels.llvm.row_panels_code import PanelForm
+
 MAX_STORED_ROWS = 16
 """Up to so many rows are multiplied with the weight as it is stored."""
+MIN_PANEL_ROWS = 5
+"""From so many rows on, they are packed in a panel on processors without registers of 512 bits."""
 
 
 def build_dequantize(invocation: Invocation[Array]) -> Kernel:
@@ -120,8 +126,12 @@ def _build_direct_product(call: QuantizedContractCall) -> Kernel | None:
     count, depth = call.count(rows), call.count(summed)
     pairs = _multiplies_pairs(form, scales)
     block, narrow = (PAIRS_BLOCK, source.dtype) if pairs else (BLOCK, np.dtype(np.float32))
+    direct = are_mergeable(result, rows) and are_mergeable(result, columns)
+    panel = _find_panel(form, result if direct else None, call.groups, count)
     measuring = ScratchAllocator()
-    laid = measuring.take((count, -(-depth // block) * block), narrow)
+    laid = measuring.take(
+        (count, -(-depth // block) * block) if panel is None else (1, count_packed(panel.width, count, depth)), narrow
+    )
     aligned = call.tensor.align((*batch, *rows, *summed))
     straight = NamedArray((*batch, *rows, *summed), aligned)
     dense = are_mergeable(straight, rows) and are_mergeable(straight, summed)
@@ -129,13 +139,16 @@ def _build_direct_product(call: QuantizedContractCall) -> Kernel | None:
     copied = None if dense else measuring.take(aligned.shape, narrow)
     if copied is not None:
         form = form._replace(widened=dtype_name(source) if pairs else "f32")
-    direct = are_mergeable(result, rows) and are_mergeable(result, columns)
     held = (
         None if direct else measuring.take([call.extents[n] for n in (*batch, *rows, *columns)], np.dtype(np.float32))
     )
     kind = dtype_name(result.array) if direct else "f32"
     factor = struct.unpack("<i", struct.pack("<f", call.scale))[0]
-    code = _begin_pairs(form, count, kind, factor) if pairs else emit_product(form, count, kind, factor)
+    code = (
+        _begin_pairs(form, count, kind, factor) if pairs
+        else emit_product(form, count, kind, factor) if panel is None
+        else _begin_panel(form, panel._replace(result=kind), factor)
+    )  # fmt: skip
     steps = _steps_of(scales, zeros[0] if zeros else None)
 
     def bind(memory: Array) -> Run:
@@ -175,6 +188,25 @@ def _multiplies_pairs(form: WeightForm, scales: Array) -> bool:
     grouped = form.group in (BLOCK, 2 * BLOCK) or (form.group > 0 and form.group % PAIRS_BLOCK == 0)
     dense = scales.shape[-1] == 1 or scales.strides[-1] == scales.itemsize
     return kinds and grouped and dense and compiler.multiplies_bf16()
+
+
+def _find_panel(form: WeightForm, result: NamedArray | None, groups: tuple[Names, ...], count: int) -> PanelForm | None:
+    """The panel of `count` rows; None where elements of the weight stay in registers, or where neighbours of the
+    result, which is None if it is copied later, are not those of the weight's rows."""
+    if compiler.has_wide_registers() or not MIN_PANEL_ROWS <= count <= MAX_STORED_ROWS:
+        return None
+    from einc_runtime.kernels.llvm.quantized_panels_code import suits_panels
+    from einc_runtime.kernels.llvm.row_panels_code import PanelForm
+
+    batch, rows, columns, _ = groups
+    is_dense = result is None or view_as_matrices(result, batch, rows, columns).strides[-1] == result.array.itemsize
+    return PanelForm("quantized", "f32", count, compiler.find_registers()) if is_dense and suits_panels(form) else None
+
+
+def _begin_panel(form: WeightForm, panel: PanelForm, factor: int) -> Future[compiler.Compiled]:
+    from einc_runtime.kernels.llvm.quantized_panels_code import WeightPanelForm, emit_panel_product
+
+    return emit_panel_product(WeightPanelForm(form, panel, factor))
 
 
 def _begin_pairs(form: WeightForm, count: int, kind: str, factor: int) -> Future[compiler.Compiled]:

@@ -24,8 +24,8 @@ WEIGHT_ROWS = 4
 """The most rows of a weight that are read at a time."""
 ROW_PREFETCH_DISTANCE = 8192
 """Bytes between the rows that are read and those that are fetched from memory meanwhile."""
-REGISTER_SUMS = 16
-"""Sums that stay in registers."""
+REGISTER_SUMS, NARROW_REGISTER_SUMS = 16, 6
+"""Sums that stay in registers of 512 bits, and in pairs of those of 256 bits."""
 MAX_TENSOR_ROWS = 8
 """The most rows of the tensor that are multiplied at a time by elements of the weight that are widened once."""
 UNROLLED = 8
@@ -47,7 +47,7 @@ class WeightForm(NamedTuple):
 
 
 @dataclass(frozen=True, slots=True)
-class _Row:
+class WeightRow:
     """A row of a weight: the addresses of its values, scales and zero points."""
 
     values: Value
@@ -56,7 +56,7 @@ class _Row:
 
 
 @dataclass(frozen=True, slots=True)
-class _Group:
+class WeightGroup:
     """What is the same for all elements of a group: each in every lane, and a table of all weights of 4 bits."""
 
     scale: Value
@@ -64,7 +64,11 @@ class _Group:
     table: Value | None
 
 
-class _Reader:
+SweepBody = Callable[[list[WeightGroup], Value, Value | None], None]
+"""Given the groups of some rows, a position in bytes, and the mask of the last vector."""
+
+
+class WeightReader:
     """Emits code that reads a weight; the first arguments that are not taken yet describe it."""
 
     def __init__(self, e: Any, form: WeightForm) -> None:
@@ -76,15 +80,15 @@ class _Reader:
         self.zeros, self.zero_row, self.zero_step = (e.argument() for _ in range(3))
         self.floats, self.integers = vector(F32), vector(I32)
 
-    def row(self, number: Value) -> _Row:
+    def row(self, number: Value) -> WeightRow:
         b = self.e.b
-        return _Row(
+        return WeightRow(
             b.add(self.values, b.mul(number, self.row_step)),
             b.add(self.scales, b.mul(number, self.scale_row)),
             b.add(self.zeros, b.mul(number, self.zero_row)),
         )
 
-    def group(self, row: _Row, number: Value) -> _Group:
+    def group(self, row: WeightRow, number: Value) -> WeightGroup:
         """The scale and the zero point of a group."""
         from llvmlite import ir
 
@@ -92,11 +96,11 @@ class _Reader:
         scale = e.load_one(b.add(row.scales, b.mul(number, self.scale_step)), self.form.kind)
         zero = e.load_one(b.add(row.zeros, b.mul(number, self.zero_step)), "i8") if self.form.zeros else None
         if self.form.packing == 1 or not compiler.has_wide_registers():
-            return _Group(scale, zero, None)
+            return WeightGroup(scale, zero, None)
         numbers = ir.Constant(self.floats, [float(n - 8) for n in range(LANES)])
-        return _Group(scale, zero, b.fmul(numbers if zero is None else b.fsub(numbers, zero), scale))
+        return WeightGroup(scale, zero, b.fmul(numbers if zero is None else b.fsub(numbers, zero), scale))
 
-    def widen(self, row: _Row, group: _Group, position: Value, mask: Value | None) -> list[Value]:
+    def widen(self, row: WeightRow, group: WeightGroup, position: Value, mask: Value | None) -> list[Value]:
         """The elements in 16 bytes: a vector, or two with 4-bit values. Where the mask is off, they are 0."""
         e, b = self.e, self.e.b
         if self.form.storage in NARROW_FLOATS:
@@ -127,18 +131,18 @@ class _Reader:
         value = b.fmul(read_half(b.or_(sign, b.shl(magnitude, e.number(7, I32)))), e.number(256.0))
         return b.select(b.icmp_unsigned("==", magnitude, e.number(0x7F, I32)), e.number(float("nan")), value)
 
-    def _look_up(self, half: Value, group: _Group) -> Value:
+    def _look_up(self, half: Value, group: WeightGroup) -> Value:
         e, b = self.e, self.e.b
         if group.table is not None:  # it reads the low four bits alone
             return e.intrinsic("llvm.x86.avx512.permvar.sf.512", self.floats, group.table, half)
         number = b.sitofp(b.and_(half, e.number(15, half.type.element)), self.floats)
         return self._scale(b.fsub(number, e.number(8.0)), group)
 
-    def _scale(self, number: Value, group: _Group) -> Value:
+    def _scale(self, number: Value, group: WeightGroup) -> Value:
         b = self.e.b
         return b.fmul(number if group.zero is None else b.fsub(number, group.zero), group.scale)
 
-    def sweep(self, rows: list[_Row], count: Value, body: Callable[[list[_Group], Value, Value | None], None]) -> None:
+    def sweep(self, rows: list[WeightRow], count: Value, body: SweepBody) -> None:
         """Calls `body(groups, position, mask)` for all positions of 16 bytes in rows of `count` bytes."""
         from einc_runtime.kernels.llvm.emitter import I64
 
@@ -163,35 +167,48 @@ class _Reader:
 def emit_widening(form: WeightForm) -> Any:
     """Arguments: the address and the row step of the target, those of the values, addresses and steps (of rows, of
     groups) of scales and of zero points, the number of rows, and the bytes in a row."""
-    from einc_runtime.kernels.llvm.emitter import I32, I64, Emitter, vector
-
-    from llvmlite import ir  # isort: skip
+    from einc_runtime.kernels.llvm.emitter import Emitter
 
     e = Emitter()
     b = e.b
     target, target_step = e.argument(), e.argument()
-    reader = _Reader(e, form)
+    reader = WeightReader(e, form)
     rows, width = e.argument(), e.argument()
-    orders = [ir.Constant(vector(I32), [n // 2 + n % 2 * LANES + h * LANES // 2 for n in range(LANES)]) for h in (0, 1)]
     with e.loop(rows) as number:
         row = reader.row(number)
         line = b.add(target, b.mul(number, target_step))
 
-        def body(groups: list[_Group], position: Value, mask: Value | None) -> None:
-            vectors = reader.widen(row, groups[0], position, mask)
-            if form.packing == 1:
-                e.store(vectors[0], line, position, form.widened, mask)
-                return
-            first = b.mul(position, I64(2))
-            for half, order in enumerate(orders):
-                element = b.add(first, I64(half * LANES))
-                part = (
-                    None if mask is None else e.lanes_below(e.least(b.sub(b.mul(width, I64(2)), element), I64(LANES)))
-                )
-                e.store(b.shuffle_vector(*vectors, order), line, element, form.widened, part)
+        def body(groups: list[WeightGroup], position: Value, mask: Value | None) -> None:
+            store_widened(reader, (row, groups[0]), (position, mask, width), line, form.widened)
 
         reader.sweep([row], width, body)
     return e.finish()
+
+
+def store_widened(
+    reader: WeightReader,
+    source: tuple[WeightRow, WeightGroup],
+    place: tuple[Value, Value | None, Value],
+    line: Value,
+    kind: str,
+) -> None:
+    """Writes the elements of 16 bytes to a line of a type. `place` is their position in bytes, the mask, and the bytes
+    in a row."""
+    from einc_runtime.kernels.llvm.emitter import I32, I64, vector
+
+    from llvmlite import ir  # isort: skip
+
+    e, b, (position, mask, width) = reader.e, reader.e.b, place
+    vectors = reader.widen(*source, position, mask)
+    if len(vectors) == 1:
+        e.store(vectors[0], line, position, kind, mask)
+        return
+    for half in range(2):
+        order = ir.Constant(vector(I32), [n // 2 + n % 2 * LANES + half * LANES // 2 for n in range(LANES)])
+        element = b.add(b.mul(position, I64(2)), I64(half * LANES))
+        left = b.sub(b.mul(width, I64(2)), element)
+        part = None if mask is None else e.lanes_below(e.least(left, I64(LANES)))
+        e.store(b.shuffle_vector(*vectors, order), line, element, kind, part)
 
 
 @compiler.compile_once
@@ -207,14 +224,15 @@ def emit_product(form: WeightForm, count: int, kind: str, scale: int) -> Any:
     e = Emitter()
     b = e.b
     tensor, tensor_step, laid, laid_step = (e.argument() for _ in range(4))
-    reader = _Reader(e, form)
+    reader = WeightReader(e, form)
     target, target_row, target_column, rows, width = (e.argument() for _ in range(5))
     for m in range(count):
         number = I64(m)
         _lay_out(e, form, b.add(tensor, b.mul(number, tensor_step)), b.add(laid, b.mul(number, laid_step)), width)
 
     tile = min(count, MAX_TENSOR_ROWS)
-    height = max(1, min(WEIGHT_ROWS, REGISTER_SUMS // tile))
+    sums_kept = REGISTER_SUMS if compiler.has_wide_registers() else NARROW_REGISTER_SUMS
+    height = max(1, min(WEIGHT_ROWS, sums_kept // tile))
     last = b.sub(rows, I64(1))
     ahead = b.mul(reader.row_step, b.add(b.sdiv(I64(ROW_PREFETCH_DISTANCE), width), I64(height)))
     with e.loop(rows, height) as first:
@@ -225,10 +243,10 @@ def emit_product(form: WeightForm, count: int, kind: str, scale: int) -> Any:
             sums = [[e.variable(e.number(0.0)) for _ in lines] for _ in weight_rows]
 
             def body(
-                groups: list[_Group],
+                groups: list[WeightGroup],
                 position: Value,
                 mask: Value | None,
-                weight_rows: list[_Row] = weight_rows,
+                weight_rows: list[WeightRow] = weight_rows,
                 lines: list[Value] = lines,
                 sums: list[list[Value]] = sums,
             ) -> None:
@@ -252,10 +270,16 @@ def emit_product(form: WeightForm, count: int, kind: str, scale: int) -> Any:
     return e.finish()
 
 
+def read_factor(scale: int) -> float:
+    """The float with these bits."""
+    factor: float = struct.unpack("<f", struct.pack("<i", scale))[0]
+    return factor
+
+
 def store_sum(e: Any, total: Value, address: Value, kind: str, scale: int) -> None:
     """Writes the sum of all lanes of a variable, times the float with the bits `scale`, to an address."""
     value = e.across(e.b.load(total), lambda left, right: e.b.fadd(left, right))
-    factor = struct.unpack("<f", struct.pack("<i", scale))[0]
+    factor = read_factor(scale)
     e.store_one(value if factor == 1 else e.b.fmul(value, e.number(factor)), address, kind)
 
 

@@ -12,7 +12,7 @@ An element's sum goes through positions in their order, and depends on its line 
 from __future__ import annotations
 
 from contextlib import nullcontext
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 from llvmlite import ir
 
@@ -63,38 +63,52 @@ class PanelForm(NamedTuple):
 def emit_panel_product(form: PanelForm) -> ir.Module:
     """With the arguments `PanelArguments`. The elements of a line are dense, and so are those of a row of the result,
     which has one for every line."""
-    return _PanelEmitter(form).emit()
+    return PanelEmitter(form).emit()
 
 
-class _PanelEmitter:
+class PanelEmitter:
+    """The code under construction. Others override what an argument is, and how lines are found and widened."""
+
     def __init__(self, form: PanelForm) -> None:
         self.form, self.lanes = form, form.registers.lanes
         self.tiles = range(-(-form.rows // LANES))
         self.kind = ir.VectorType(F32, self.lanes)
         self.e = Emitter()
         self.b = self.e.b
-        self.a = PanelArguments[Value](*(self.e.argument() for _ in PanelArguments._fields))
+        self.a = self._take_arguments()
         with self.b.goto_entry_block():
             tile = self.b.alloca(vector(F32), len(self.tiles) * BLOCK_LINES)
             widened = self.b.alloca(F32, form.lines * (WIDENED + LANES)) if form.matrix != "f32" else tile
         self.tile, self.widened = self.b.ptrtoint(tile, I64), self.b.ptrtoint(widened, I64)
+
+    def _take_arguments(self) -> PanelArguments[Value]:
+        return PanelArguments[Value](*(self.e.argument() for _ in PanelArguments._fields))
 
     def emit(self) -> ir.Module:
         e, b = self.e, self.b
         scale = e.broadcast(b.bitcast(b.trunc(self.a.scale, I32), F32))
         with e.loop(self.a.matrices) as number:
             matrix, panel, result = e.read_entry(self.a.table, number, 3)
-            with e.loop(self.a.lines, BLOCK_LINES) as first:
-                left = b.sub(self.a.lines, first)
-                block_lines = e.least(left, I64(BLOCK_LINES))
-                with e.loop(self.a.rows, self.form.rows) as row:
-                    rows_panel = b.add(panel, b.mul(row, b.mul(self.a.depth, I64(ITEMSIZE["f32"]))))
-                    target = b.add(result, b.mul(self.a.row_step, row))
-                    with e.loop(block_lines, self.form.lines) as tile_line:
-                        self._multiply(matrix, rows_panel, b.add(first, tile_line), tile_line)
-                    with e.loop(block_lines, LANES) as tile_line:
-                        self._store(target, b.sub(self.a.rows, row), b.add(first, tile_line), tile_line, scale)
+            self.multiply_lines(matrix, panel, result, scale)
         return e.finish()
+
+    def multiply_lines(self, matrix: Value, panel: Value, result: Value, scale: Value) -> None:
+        """Multiplies all lines of a matrix by all panels, and by a scale, which is in every lane."""
+        e, b = self.e, self.b
+        with e.loop(self.a.lines, BLOCK_LINES) as first:
+            left = b.sub(self.a.lines, first)
+            block_lines = e.least(left, I64(BLOCK_LINES))
+            with e.loop(self.a.rows, self.form.rows) as row:
+                rows_panel = b.add(panel, b.mul(row, b.mul(self.a.depth, I64(ITEMSIZE["f32"]))))
+                target = b.add(result, b.mul(self.a.row_step, row))
+                with e.loop(block_lines, self.form.lines) as tile_line:
+                    self._multiply(matrix, rows_panel, b.add(first, tile_line), tile_line)
+                with e.loop(block_lines, LANES) as tile_line:
+                    self._store(target, b.sub(self.a.rows, row), b.add(first, tile_line), tile_line, scale)
+
+    def _find_line(self, matrix: Value, number: Value) -> Any:
+        """Where a line of the matrix is."""
+        return self.b.add(matrix, self.b.mul(number, self.a.line_step))
 
     def _multiply(self, matrix: Value, panel: Value, first: Value, tile_line: Value) -> None:
         """Multiplies some lines by the panel, and puts their sums into the tile.
@@ -104,7 +118,7 @@ class _PanelEmitter:
         e, b, form = self.e, self.b, self.form
         last = b.sub(self.a.lines, I64(1))
         numbers = [e.least(b.add(first, I64(n)), last) for n in range(form.lines)]
-        lines = [b.add(matrix, b.mul(number, self.a.line_step)) for number in numbers]
+        lines = [self._find_line(matrix, number) for number in numbers]
         ahead = b.mul(self.a.line_step, I64(2 * form.lines))
         nothing = ir.Constant(self.kind, [0.0] * self.lanes)
         sums = [[e.variable(nothing) for _ in range(0, form.width, self.lanes)] for _ in lines]
@@ -122,11 +136,10 @@ class _PanelEmitter:
                 tile = b.add(self._tile(v * self.lanes // LANES), line)
                 b.store(b.load(total), self._place(tile, v * self.lanes % LANES), align=ITEMSIZE["f32"])
 
-    def _widen(self, lines: list[Value], start: Value, count: Value, ahead: Value) -> list[Value]:
+    def _widen(self, lines: list[Any], start: Value, count: Value, ahead: Value) -> list[Value]:
         """Writes a part of some lines in f32, and gives the addresses of these: so elements are widened sixteen at a
         time, and once for all rows."""
-        e, b, size = self.e, self.b, I64(ITEMSIZE[self.form.matrix])
-        goals = [b.add(self.widened, I64(n * (WIDENED + LANES) * ITEMSIZE["f32"])) for n in range(len(lines))]
+        e, b, size, goals = self.e, self.b, I64(ITEMSIZE[self.form.matrix]), self.list_widened()
         sources = [b.add(line, b.mul(start, size)) for line in lines]
 
         def widen(position: Value, mask: Value | None) -> None:
@@ -136,6 +149,11 @@ class _PanelEmitter:
 
         e.sweep(count, widen)
         return goals
+
+    def list_widened(self) -> list[Value]:
+        """The addresses at which the lines are widened; each has room for a vector more."""
+        step = (WIDENED + LANES) * ITEMSIZE["f32"]
+        return [self.b.add(self.widened, I64(n * step)) for n in range(self.form.lines)]
 
     def _accumulate(
         self, lines: list[Value], panel: Value, count: Value, sums: list[list[Value]], ahead: Value | None
