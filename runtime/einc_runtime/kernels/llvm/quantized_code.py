@@ -188,17 +188,17 @@ def emit_widening(form: WeightForm) -> Any:
 def store_widened(
     reader: WeightReader,
     source: tuple[WeightRow, WeightGroup],
-    place: tuple[Value, Value | None, Value],
+    part: tuple[Value, Value | None, Value],
     line: Value,
     kind: str,
 ) -> None:
-    """Writes the elements of 16 bytes to a line of a type. `place` is their position in bytes, the mask, and the bytes
+    """Writes the elements of 16 bytes to a line of a type. `part` is their position in bytes, the mask, and the bytes
     in a row."""
     from einc_runtime.kernels.llvm.emitter import I32, I64, vector
 
     from llvmlite import ir  # isort: skip
 
-    e, b, (position, mask, width) = reader.e, reader.e.b, place
+    e, b, (position, mask, width) = reader.e, reader.e.b, part
     vectors = reader.widen(*source, position, mask)
     if len(vectors) == 1:
         e.store(vectors[0], line, position, kind, mask)
@@ -207,8 +207,8 @@ def store_widened(
         order = ir.Constant(vector(I32), [n // 2 + n % 2 * LANES + half * LANES // 2 for n in range(LANES)])
         element = b.add(b.mul(position, I64(2)), I64(half * LANES))
         left = b.sub(b.mul(width, I64(2)), element)
-        part = None if mask is None else e.lanes_below(e.least(left, I64(LANES)))
-        e.store(b.shuffle_vector(*vectors, order), line, element, kind, part)
+        lanes = None if mask is None else e.lanes_below(e.least(left, I64(LANES)))
+        e.store(b.shuffle_vector(*vectors, order), line, element, kind, lanes)
 
 
 @compiler.compile_once

@@ -48,11 +48,11 @@ def emit_panel_product(form: WeightPanelForm) -> ir.Module:
 
 class _WeightPanelEmitter(PanelEmitter):
     def __init__(self, form: WeightPanelForm) -> None:
-        self.whole = form
+        self.stored = form
         super().__init__(form.panel)
 
     def _take_arguments(self) -> PanelArguments[Value]:
-        e, b, weight = self.e, self.b, self.whole.weight
+        e, b, weight = self.e, self.b, self.stored.weight
         self.tensor, self.tensor_step, self.laid, _ = (e.argument() for _ in range(4))
         self.reader = WeightReader(e, weight)
         self.target, row_step, _, lines, width = (e.argument() for _ in range(5))
@@ -64,7 +64,7 @@ class _WeightPanelEmitter(PanelEmitter):
 
     def emit(self) -> ir.Module:
         self._pack()
-        scale = self.e.number(read_factor(self.whole.scale))
+        scale = self.e.number(read_factor(self.stored.scale))
         self.multiply_lines(I64(0), self.laid, self.target, scale)
         return self.e.finish()
 
@@ -76,11 +76,11 @@ class _WeightPanelEmitter(PanelEmitter):
         step = I64(self.form.width * ITEMSIZE["f32"])
 
         def transpose(position: Value, mask: Value | None) -> None:
-            read = [e.load(row, position, self.whole.weight.widened, mask) for row in rows]
+            read = [e.load(row, position, self.stored.weight.widened, mask) for row in rows]
             nothing = [e.number(0.0)] * (LANES - len(read))
             for n, value in enumerate(e.transpose_square([*read, *nothing])):
-                place = b.add(self.laid, b.mul(b.add(position, I64(n)), step))
-                e.store(value, place, I64(0), "f32", None)
+                goal = b.add(self.laid, b.mul(b.add(position, I64(n)), step))
+                e.store(value, goal, I64(0), "f32", None)
 
         e.sweep(self.a.depth, transpose)
 
@@ -88,7 +88,7 @@ class _WeightPanelEmitter(PanelEmitter):
         return self.reader.row(number)
 
     def _widen(self, lines: list[Any], start: Value, count: Value, ahead: Value) -> list[Value]:
-        e, b, weight, goals = self.e, self.b, self.whole.weight, self.list_widened()
+        e, b, weight, goals = self.e, self.b, self.stored.weight, self.list_widened()
         first = b.sdiv(start, I64(weight.packing))
         group = b.sdiv(start, I64(weight.group)) if weight.group else I64(0)
         width = b.sdiv(count, I64(weight.packing))
