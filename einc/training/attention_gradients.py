@@ -4,6 +4,9 @@ With the shares p = exp(s - lse) of the scores s, and D = sum(do * o) - dlse for
 
     dv = p^T do        ds = p * (do v^T - D)        dq = scale * ds k        dk = scale * ds^T q
 
+Of 16-bit floats, scores, shares and do v^T are f32; shares and ds are rounded before the products with do, q and k, as
+FlashAttention does.
+
 Sequences of equal length are a dimension; otherwise all pairs of a query and a key are computed, and those of different
 sequences are left out.
 """
@@ -50,11 +53,8 @@ def differentiate_attention(node: NodeGradient) -> None:
     shares = node.write(f"p[{_SCORE_INDICES}] = {share}", s=scores, lse=lse, **tensors)
     do = None if node.outputs[0] is None else _unpack(node, node.outputs[0], sequences, group)
     if node.needs[2] and do is not None:
-        _put(
-            node,
-            2,
-            node.write(f"dv[h, b, k, e] = sum[g, q](p[{_SCORE_INDICES}] * o[{_QUERY_INDICES}, e])", p=shares, o=do),
-        )
+        text = f"dv[h, b, k, e] = sum[g, q](p[{_SCORE_INDICES}] * o[{_QUERY_INDICES}, e])"
+        _put(node, 2, node.write(text, p=_round(node, shares), o=_round(node, do)))
     if not (node.needs[0] or node.needs[1]):
         return
     terms, tensors_of_slope = [], {"p": shares}
@@ -76,6 +76,7 @@ def differentiate_attention(node: NodeGradient) -> None:
     if seen:  # what nobody sees may be anything, also not a number
         slope = f"where({seen}, {slope}, 0.0)"
     ds = node.write(f"ds[{_SCORE_INDICES}] = {slope}", **tensors_of_slope, **tensors)
+    ds, k, q = (_round(node, name) for name in (ds, k, q))
     if node.needs[0]:
         text = f"dq[{_QUERY_INDICES}, d] = sum[k]({scale} * s[{_SCORE_INDICES}] * k[h, b, k, d])"
         _put(node, 0, node.write(text, s=ds, k=k))
@@ -99,6 +100,12 @@ def _unpack(node: NodeGradient, name: str, sequences: int, group: int) -> str:
     shared = (heads // group, group) if group else (heads,)
     names = (("h", "g") if group else ("h",)) + ("b", "t") + ("e",) * len(widths)
     return reshape(node.builder, name, names, (*shared, sequences, tokens // sequences, *widths))
+
+
+def _round(node: NodeGradient, name: str) -> str:
+    """The tensor in the type of the queries, if that is narrower: the products of matrices have it."""
+    dtype = node.operator.inputs[0].dtype
+    return node.call("cast", name, dtype=dtype.value) if dtype.itemsize < node.desc(name).dtype.itemsize else name
 
 
 def _put(node: NodeGradient, k: int, gradient: str) -> None:
