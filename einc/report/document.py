@@ -19,6 +19,7 @@ from einc.plan_report import PlanReport, explain_unknown, read_report
 from einc.predict.ranges import name_rates
 from einc.report.choices import describe_choices
 from einc.report.division import describe_division
+from einc.report.known_steps import describe_parallelism
 from einc.report.launches import describe_launches
 from einc.report.other_cuts import OtherCuts, describe_intervals
 from einc.report.references import describe_references
@@ -110,6 +111,7 @@ def explain(
         "contenders": describe_contenders(report, machine),
         "memory_points": describe_memory_points(report, machine),
         "division": describe_division(report, timing),
+        "parallelism": describe_parallelism(bundle),
         "note": describe_unlisted_peaks(bundle, machine),
         "unknown": explain_unknown(bundle),
     }

@@ -14,6 +14,7 @@ from einc.options import FASTEST
 from einc.report.choices import format_choices
 from einc.report.division import format_division, summarize_division
 from einc.report.grid import draw_grid
+from einc.report.known_steps import format_parallelism
 from einc.report.launches import format_launches
 from einc.report.paper_costs import (
     COST_PARTS,
@@ -136,6 +137,7 @@ def _format_totals(document: Document, paper: bool) -> list[str]:
     return [
         *([f"made with other options than the usual ones{options}"] if options else []),
         summarize_time(document),
+        *format_parallelism(document["parallelism"]),
         *summarize_selection(document),
         *(compare_with_paper(document) if paper else []),
         *format_choices(document),

@@ -1,0 +1,65 @@
+"""Training steps are called by the names of what their plans do."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+import pytest
+
+from einc.compiler import compile_model
+from einc.logical.optimize import build_choices
+from einc.logical.problem import build_problem
+from einc.options import CompileOptions
+from einc.physical.build import build
+from einc.physical.records import emit
+from einc.report.document import explain
+from einc.report.known_steps import describe_parallelism, format_parallelism
+from einc.search.baselines import build_baselines
+
+TEXT = """model step
+dim n = 48
+dim w = 8
+dim h = 32
+input x : f32[n, w]
+input t : f32[n, w]
+weight up : f32[w, h]
+weight down : f32[h, w]
+e = matmul(relu(matmul(x, up)), down) - t
+output loss = mean(e * e, "n", "w")
+"""
+
+
+@pytest.mark.parametrize(
+    ("known", "name", "copies"),
+    [
+        ("data", "data parallelism over 4, with states whole on every site", 4.0),
+        ("fsdp", "data parallelism over 4, with states sharded among all sites (ZeRO, FSDP)", 1.0),
+        ("megatron", "tensor parallelism over 4, with states sharded among all sites", 1.0),
+    ],
+)
+def test_baselines_have_their_names(known: str, name: str, copies: float) -> None:
+    options = CompileOptions(
+        "dgx-a100", 4, train="loss", optimizer="adamw", precision="bf16", selector="eindecomp", schedule="naive"
+    )
+    compiled = compile_model(TEXT, "m.ein", options)
+    graph, machine = compiled.graph, compiled.target.machine
+    problem = build_problem(graph, 4, flexible=True)
+    (baseline, *_) = build_baselines(graph, problem, 4, [known])
+    assert baseline.chosen is not None
+    choices = build_choices(graph, problem, baseline.chosen)
+    program = build(replace(compiled.plan, choices=choices), machine)
+    bundle = emit(program, machine, (0, 1, 2, 3), "naive")
+    found = describe_parallelism(bundle)
+    assert found is not None
+    assert found["name"] == name
+    assert found["copies"] == pytest.approx(copies, rel=0.05)
+    assert found["part"] == 1
+    (line,) = format_parallelism(explain(bundle, with_alternatives=False)["parallelism"])
+    assert line == f"known as {name}: 100% of the work of products with weights is cut so"
+
+
+def test_other_plans_have_none() -> None:
+    inference = TEXT[: TEXT.index("output")] + "output e\n"
+    options = CompileOptions("host", 2, selector="eindecomp", schedule="naive")
+    assert describe_parallelism(compile_model(inference, "m.ein", options).bundle) is None
+    assert format_parallelism(None) == []
