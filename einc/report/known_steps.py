@@ -83,5 +83,5 @@ def _name(data: int, tensor: int, copies: float, sites: int) -> str:
         name = f"data parallelism over {data}"
     if copies <= 1 + CLOSE:
         return f"{name}, with states sharded among all sites" + (" (ZeRO, FSDP)" if tensor == 1 else "")
-    whole = copies >= sites * (1 - CLOSE)
-    return f"{name}, with states whole on every site" if whole else f"{name}, with {copies:.3g} copies of states"
+    is_on_all = copies >= sites * (1 - CLOSE)
+    return f"{name}, with states whole on every site" if is_on_all else f"{name}, with {copies:.3g} copies of states"
