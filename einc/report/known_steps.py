@@ -11,7 +11,7 @@ from einc_runtime.plan.index_equations import parse_index_equation
 from einc_runtime.plan.schema import Bundle, Operation
 from einc_runtime.plan.states import find_updates, is_weight
 
-MOST = 0.9
+NAMED_PART = 0.9
 """A kind of parallelism has a name if so much of the work of products is cut so."""
 CLOSE = 0.05
 """Copies of states that are so near to one, or to one for each site, count as that: small ones are often whole."""
@@ -44,7 +44,7 @@ def describe_parallelism(bundle: Bundle) -> dict[str, Any] | None:
     part = work / kinds.total()
     return {
         "data": data, "tensor": tensor, "part": part, "copies": copies,
-        "name": _name(data, tensor, copies, sites) if part >= MOST else None,
+        "name": _name(data, tensor, copies, sites) if part >= NAMED_PART else None,
     }  # fmt: skip
 
 
