@@ -47,13 +47,13 @@ class DType(enum.Enum):
 
     @property
     def is_quantized(self) -> bool:
-        """Whether it only stores weights: integers or floats of 8 bits, or two 4-bit integers in a byte. No value of a
-        model has such a type."""
-        return self.value in schema.QUANTIZED
+        """Whether it only stores weights: integers of 8 bits, or two of 4 in a byte. No value of a model has such a
+        type."""
+        return self.value in schema.QUANTIZED and not self.is_narrow_float
 
     @property
     def is_narrow_float(self) -> bool:
-        """Whether it is a float of 8 bits."""
+        """Whether it is a float of 8 bits, which values have and nothing is computed in."""
         return self.value in schema.NARROW_FLOATS
 
     def numpy(self) -> np.dtype[Any]:
@@ -73,7 +73,9 @@ class DType(enum.Enum):
 
 _ITEMSIZE = {DType(name): width for name, width in schema.ITEMSIZE.items()}
 ELEMENT_TYPES = tuple(dtype for dtype in DType if not dtype.is_quantized)
-"""The types in which models compute."""
+"""The types of values of models."""
+COMPUTED_TYPES = tuple(dtype for dtype in ELEMENT_TYPES if not dtype.is_narrow_float)
+"""Those in which models compute."""
 _FLOATS = frozenset(DType(name) for name in schema.FLOATS)
 _NUMPY_NAMES = {DType(name): numpy_name for name, numpy_name in schema.NUMPY_NAMES.items()}
 _ML_NAMES = {DType(name): ml_name for name, ml_name in schema.ML_NAMES.items()}

@@ -29,8 +29,8 @@ class Append(DerivedMappedOperator):
     """`cache` [heads, rows, d] with `new` [heads, tokens, d] written into it.
 
     Rows and tokens are packed sequences of lengths `cache_lens` and `new_lens`. `positions` [tokens] count from the
-    first row of the token's sequence. If two tokens have the same position, the later one counts. `in_place`, the cache
-    is a state, and only the new rows move.
+    first row of the token's sequence. If two tokens have the same position, the later one counts. New rows are rounded
+    as they are written where the cache has floats of 8 bits. `in_place`, the cache is a state, and only they move.
     """
 
     family: ClassVar[str] = "append"
@@ -55,15 +55,18 @@ class Append(DerivedMappedOperator):
         if not self.in_place:
             return DerivedMappedOperator.traffic(self, function)
         _, new, positions = function.inputs
-        return 2 * new.size * self.new.dtype.itemsize + positions.size * self.positions.dtype.itemsize
+        both = self.new.dtype.itemsize + self.cache.dtype.itemsize
+        return new.size * both + positions.size * self.positions.dtype.itemsize
 
     def reference(self, *arrays: Array) -> tuple[Array, ...]:
+        from einc.ops.evaluate import round_to
+
         cache, new, positions = arrays
-        result = cache.copy()
+        result, rounded = cache.copy(), round_to(new, self.cache.dtype)
         first_row = first_token = 0
         for rows, tokens in zip(self.cache_lens, self.new_lens, strict=True):
             for token in range(first_token, first_token + tokens):
-                result[:, first_row + positions[token]] = new[:, token]
+                result[:, first_row + positions[token]] = rounded[:, token]
             first_row, first_token = first_row + rows, first_token + tokens
         return (result,)
 
@@ -84,9 +87,11 @@ def restore(inputs: tuple[TensorDesc, ...], attributes: Attributes) -> Operator:
     cache, new, positions = inputs
     if cache.rank != 3:
         raise OperatorError(f"append: the cache is {cache}, expected heads, rows and columns", argument=0)
-    if new.dtype is not cache.dtype or new.rank != 3 or new.shape[::2] != cache.shape[::2]:
+    rounds = cache.dtype.is_narrow_float and new.dtype.is_float
+    if not (rounds or new.dtype is cache.dtype) or new.rank != 3 or new.shape[::2] != cache.shape[::2]:
+        expected = f"{cache.dtype}{' or a wider float' if cache.dtype.is_narrow_float else ''}"
         raise OperatorError(
-            f"append: the new rows are {new}, expected {cache.dtype} with the heads and columns of {cache}", argument=1
+            f"append: the new rows are {new}, expected {expected} with the heads and columns of {cache}", argument=1
         )
     tokens = new.shape[1]
     if not positions.dtype.is_integer or positions.shape != (tokens,):

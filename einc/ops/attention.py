@@ -192,7 +192,7 @@ class Attention(DerivedOperator):
 
     @property
     def precision(self) -> str:
-        return find_product_precision(self.queries, self.keys, self.values)
+        return find_product_precision(self.queries)
 
     def _packing(self) -> SequencePacking:
         """Which queries see which keys, as far as this is known without data."""
@@ -278,11 +278,11 @@ def _check_tensors(q: TensorDesc, k: TensorDesc, v: TensorDesc) -> None:
                 argument=position,
                 hint="reshape and transpose bring a tensor into that form",
             )
-        if not desc.dtype.is_float:
+        if not desc.dtype.is_float and not (position and desc.dtype.is_narrow_float):
             raise OperatorError(
                 f"attention does not take {desc.dtype}", argument=position, hint='convert it: cast(x, "f32")'
             )
-        if desc.dtype is not q.dtype:
+        if desc.dtype is not q.dtype and not (desc.dtype.is_narrow_float and desc.dtype is k.dtype):
             raise OperatorError(
                 f"attention: the {role} are {desc.dtype} where the queries are {q.dtype}",
                 argument=position,

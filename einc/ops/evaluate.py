@@ -13,6 +13,7 @@ from einc.ops.scalar import resolve_program
 from einc_runtime.plan.aggregate_definitions import AggregateDefinition, find_definition
 from einc_runtime.plan.index_programs import IndexProgram, IndexRead, Ranges, TensorRead
 from einc_runtime.plan.scalar_programs import Operand, ScalarInput, ScalarLiteral, ScalarProgram
+from einc_runtime.plan.schema import NARROW_LARGEST
 
 if TYPE_CHECKING:
     from einc.ops.base import Array
@@ -103,8 +104,16 @@ def reduce(aggregation: str, values: Array, axes: tuple[int, ...]) -> Array:
 
 
 def find_computing_dtype(dtype: DType) -> np.dtype[Any]:
-    """The numpy type that chains over `dtype` are computed in: 16-bit floats in f32, all others in their own."""
-    return np.dtype(np.float32) if dtype in (DType.F16, DType.BF16) else dtype.numpy()
+    """The numpy type that chains over `dtype` are computed in: floats of 16 and 8 bits in f32, others in their own."""
+    return np.dtype(np.float32) if dtype in (DType.F16, DType.BF16) or dtype.is_narrow_float else dtype.numpy()
+
+
+def round_to(array: Array, dtype: DType) -> Array:
+    """The elements in another type. Floats of 8 bits saturate: what is larger than all of them becomes the largest."""
+    if not dtype.is_narrow_float or array.dtype == dtype.numpy():
+        return array.astype(dtype.numpy())
+    largest = {str(name): value for name, value in NARROW_LARGEST.items()}[dtype.value]
+    return np.clip(array.astype(np.float32), -largest, largest).astype(dtype.numpy())
 
 
 def find_accumulating_dtype(dtype: DType) -> np.dtype[Any]:
@@ -137,7 +146,7 @@ def evaluate_all(program: ScalarProgram, arrays: Sequence[Array], dtypes: Sequen
             known = [value(x, None).dtype for x in step.operands if not isinstance(x, ScalarLiteral)]
             operands = [value(x, known[-1]) for x in step.operands]
             if step.function.startswith("cast:"):
-                result = operands[0].astype(dtype.numpy())
+                result = round_to(operands[0], dtype)
             else:
                 result = _MEANING[step.function](*operands)
             results.append(np.asarray(result).astype(find_computing_dtype(dtype)))

@@ -25,7 +25,7 @@ from einc_runtime.plan.schema import (
     Operation,
     TransferTask,
 )
-from einc_runtime.plan.work import ProductWork, RecurrenceWork, Work
+from einc_runtime.plan.work import AttentionWork, ProductWork, RecurrenceWork, Work
 
 
 class TaskKind(enum.Enum):
@@ -187,6 +187,10 @@ def compute_occupied_ms(cost: TaskCost, site: Site, kernel_latency_us: float, ca
     width = float(ITEMSIZE.get(cost.precision, 4))  # type: ignore[call-overload]
     if cost.task == "quantized_contract" and isinstance(cost.work, ProductWork):  # weights are read as they are stored
         elements = cost.work.batch * cost.work.depth * (cost.work.rows + cost.work.columns)
+        width = min(width, cost.size / max(1, elements))
+    if isinstance(cost.work, AttentionWork):  # so are keys and values
+        work = cost.work
+        elements = work.keys * work.heads // max(1, work.group) * (work.width + work.value_width)
         width = min(width, cost.size / max(1, elements))
     measured = MS_PER_US * time_kernel_us(site.gpu, cost.work, size, cost.precision, width, share)
     if classify(cost.work, site.gpu) in (

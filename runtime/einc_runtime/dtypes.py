@@ -19,6 +19,8 @@ _ML_NAMES: dict[str, str] = dict(schema.ML_NAMES.items())
 _ML_DTYPES = {ml_name: name for name, ml_name in _ML_NAMES.items()}
 
 FLOATS: frozenset[str] = frozenset(schema.FLOATS)
+NARROW_FLOATS: frozenset[str] = frozenset(schema.NARROW_FLOATS)
+NARROW_LARGEST: dict[str, float] = dict(schema.NARROW_LARGEST.items())
 INTEGERS: frozenset[str] = frozenset(schema.INTEGERS)
 
 
@@ -34,8 +36,8 @@ def storage_dtype(name: str) -> DType:
 
 
 def compute_type(name: str) -> str:
-    """The type in which elements of type `name` are computed: f32 for f16 and bf16, else the type itself."""
-    return "f32" if name in ("f16", "bf16") else name
+    """The type in which elements of type `name` are computed: f32 for floats of 16 and 8 bits, else the type itself."""
+    return "f32" if name in ("f16", "bf16", *NARROW_FLOATS) else name
 
 
 def find_dtype_name(dtype: DType) -> str | None:

@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 
 from einc.core.spec import FunctionSpec
-from einc.core.tensor import ELEMENT_TYPES, DType, TensorDesc
+from einc.core.tensor import COMPUTED_TYPES, DType, TensorDesc
 from einc.ops.equation import build_equation
 from einc.ops.scalar import make_step
 from einc_runtime.plan.scalar_functions import SCALAR_FUNCTIONS
@@ -36,7 +36,7 @@ def check(name: str, sites: Sequence[int]) -> None:
             assert fault(operator, operator.build_spec(intervals), arrays, expected, run_kernel) is None, intervals
 
 
-SCALAR = {f"{dtype}-{name}" for dtype in ELEMENT_TYPES for name in unary_and_binary(dtype)}
+SCALAR = {f"{dtype}-{name}" for dtype in COMPUTED_TYPES for name in unary_and_binary(dtype)}
 
 
 @pytest.mark.sampled(2)

@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 
 from einc.core.intervals import count_reachable_sites
-from einc.core.tensor import ELEMENT_TYPES
+from einc.core.tensor import COMPUTED_TYPES
 from einc.ops.base import Operator
 from tests.support.block_slices import slices
 from tests.support.definition_oracle import FEW, REST, corruptions, fault, one_number, random_array, requests
@@ -36,7 +36,7 @@ def check(name: str, numbers: Iterable[int]) -> None:
             assert fault(operator, spec, arrays, expected) is None, intervals
 
 
-SCALAR = {f"{dtype}-{name}" for dtype in ELEMENT_TYPES for name in unary_and_binary(dtype)}
+SCALAR = {f"{dtype}-{name}" for dtype in COMPUTED_TYPES for name in unary_and_binary(dtype)}
 
 
 @pytest.mark.sampled(3)

@@ -71,6 +71,10 @@ SCALED = {"program": "t0 = mul x0 x1; t1 = gelu t0", "indices": "i j, j -> j i"}
 INVOCATIONS = {
     "map": made("map", SWIGLU, [array("f16", 512, 1792), array("f16", 512, 1792)], array("f16", 512, 1792)),
     "map that transposes": made("map", SCALED, [array("bf16", 100, 333), array("f32", 333)], array("bf16", 333, 100)),
+    "map to floats of 8 bits": made("map", {"program": "t0 = cast:f8e4m3 x0", "indices": "i j -> i j"},
+                                    [array("bf16", 100, 333)], array("f8e4m3", 100, 333)),
+    "map of floats of 8 bits": made("map", {"program": "t0 = cast:f32 x0; t1 = mul t0 x1", "indices": "i j, i -> i j"},
+                                    [array("f8e5m2", 100, 333), array("f32", 100)], array("f32", 100, 333)),
     "reduce": made("reduce", {"program": "t0 = mul x0 x0", "indices": "i j -> i", "aggregation": "sum"},
                    [array("f16", 1024, 4096)], array("f16", 1024)),
     "reduce in shares": made("reduce", {"program": "t0 = abs x0", "indices": "i j -> j", "aggregation": "max"},
@@ -148,6 +152,9 @@ INVOCATIONS = {
                                 array("i64", 2, 8)], array("f16", 2, 8, 768)),
     "append": made("append", {"cache_lens": [100, 50], "new_lens": [1, 3]},
                    [array("f16", 8, 150, 128), array("f16", 8, 4, 128), array("i64", 4)], array("f16", 8, 150, 128)),
+    "append to floats of 8 bits": made(
+        "append", {"cache_lens": [100, 50], "new_lens": [1, 3]},
+        [array("f8e5m2", 8, 150, 128), array("f16", 8, 4, 128), array("i64", 4)], array("f8e5m2", 8, 150, 128)),
     "concat": made(*concatenation(0, (3, 128), (5, 128)), [array("f16", 3, 128), array("f16", 5, 128)],
                    array("f16", 8, 128)),
     "topk": made("topk", {"axis": 1}, [array("f32", 4, 32000)], array("f32", 4, 50), array("i64", 4, 50)),
@@ -157,6 +164,10 @@ INVOCATIONS = {
     "attention in decoding": made("attention", attention([1], [8192]),
                                   [array("bf16", 32, 1, 128), array("bf16", 8, 8192, 128), array("bf16", 8, 8192, 128)],
                                   array("bf16", 32, 1, 128), array("f32", 32, 1)),
+    "attention of keys of 8 bits": made(
+        "attention", attention([1], [8192]),
+        [array("bf16", 32, 1, 128), array("f8e4m3", 8, 8192, 128), array("f8e4m3", 8, 8192, 128)],
+        array("bf16", 32, 1, 128), array("f32", 32, 1)),
     "attention with everything": made(
         "attention", attention([40, 24], [40, 24], window=16, extras=["mask", "positions"]),
         [array("f32", 6, 64, 80), array("f32", 2, 64, 80), array("f32", 2, 64, 48), array("bool", 64),

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from einc.core.tensor import ELEMENT_TYPES, DType, TensorDesc, TensorType
+from einc.core.tensor import COMPUTED_TYPES, DType, TensorDesc, TensorType
 from einc.ops import registry
 from einc.ops.base import Operator
 from einc.ops.equation import build_equation
@@ -146,6 +146,6 @@ def all_cases() -> dict[str, Operator]:
         for table in (structural(dtype), floating(dtype), quantized(dtype)):
             cases |= {f"{dtype}-{name}": operator for name, operator in table.items()}
     cases |= {f"i32-{name}": operator for name, operator in structural(DType.I32).items()}
-    for dtype in ELEMENT_TYPES:
+    for dtype in COMPUTED_TYPES:
         cases |= {f"{dtype}-{name}": operator for name, operator in unary_and_binary(dtype).items()}
     return cases

@@ -14,7 +14,7 @@ from types import SimpleNamespace
 import ml_dtypes
 import numpy as np
 
-from einc_runtime.dtypes import find_dtype_name, storage_dtype
+from einc_runtime.dtypes import NARROW_FLOATS, find_dtype_name, storage_dtype
 from einc_runtime.kernels.gpu import GpuArray
 from einc_runtime.kernels.triton.gemm import Gemm
 from einc_runtime.kernels.triton.launches import SCRATCH, StatusPointer, Table, relocate_step
@@ -22,6 +22,8 @@ from einc_runtime.kernels.triton.source import TRITON_IMPORTS
 from tests.support.emulated_gemm import multiply
 from tests.support.function_oracles import LIBRARY
 from tests.support.tensor_cores import multiply_tiles
+
+_POINTEES = {"i8": np.int8, "i16": np.int16, "bool": np.int8, **dict.fromkeys(NARROW_FLOATS, np.int8)}
 
 GAP = 4096
 """Bytes between operands that nobody may touch."""
@@ -230,7 +232,8 @@ def language(arena, number, written):
 
     erf = np.vectorize(math.erf, otypes=[np.float64])
     types = {"float16": np.float16, "bfloat16": ml_dtypes.bfloat16, "float32": np.float32, "float64": np.float64,
-             "int1": np.bool_, "int8": np.int8, "int16": np.int16, "int32": np.int32, "int64": np.int64}  # fmt: skip
+             "int1": np.bool_, "int8": np.int8, "int16": np.int16, "int32": np.int32, "int64": np.int64,
+             "float8e4nv": ml_dtypes.float8_e4m3fn, "float8e5": ml_dtypes.float8_e5m2}  # fmt: skip
     return SimpleNamespace(
         **{name: Type(kind) for name, kind in types.items()},
         program_id=lambda axis: Tensor(np.int32(number)),
@@ -296,7 +299,7 @@ def run(sequence, arena):
                 argument = status
             elif argument >= SCRATCH:
                 argument = workspace + argument - SCRATCH
-            pointee = {"i8": np.int8, "i16": np.int16, "bool": np.int8}.get(kind)
+            pointee = _POINTEES.get(kind)
             pointers.append(Tensor(np.int64(argument), np.dtype(pointee) if pointee else storage_dtype(kind)))
         written = []
         lines = launch.source.text.replace(TRITON_IMPORTS, "").splitlines(keepends=True)

@@ -9,7 +9,7 @@ from functools import partial
 import ml_dtypes
 import numpy as np
 
-from einc_runtime.dtypes import find_dtype_name
+from einc_runtime.dtypes import NARROW_FLOATS, find_dtype_name
 from einc_runtime.kernels.gpu import GpuArray
 from einc_runtime.kernels.triton.gemm import Gemm
 from einc_runtime.kernels.triton.launches import SCRATCH, StatusPointer, Table
@@ -116,7 +116,8 @@ def run(calls, scratch=0, status=None):
     import triton.language as tl
 
     kinds = {"f16": tl.float16, "bf16": tl.bfloat16, "f32": tl.float32, "f64": tl.float64, "i32": tl.int32,
-             "i64": tl.int64, "bool": tl.int8, "i8": tl.int8, "i16": tl.int16}  # fmt: skip
+             "i64": tl.int64, "bool": tl.int8, "i8": tl.int8, "i16": tl.int16,
+             **dict.fromkeys(NARROW_FLOATS, tl.int8)}  # fmt: skip
     repair()
     memory = np.full(scratch + 256, 0xFF, np.uint8)
     word = np.zeros(1, np.int32) if status is None else status

@@ -21,7 +21,8 @@ from tests.support.emulated_gemm import multiply
 from tests.support.triton_interpreter import Pointer, load, repair
 
 KINDS = {"f16": tl.float16, "bf16": tl.bfloat16, "f32": tl.float32, "f64": tl.float64, "i32": tl.int32,
-         "i64": tl.int64, "bool": tl.int8, "i8": tl.int8, "i16": tl.int16}  # fmt: skip
+         "i64": tl.int64, "bool": tl.int8, "i8": tl.int8, "i16": tl.int16, "f8e4m3": tl.int8,
+         "f8e5m2": tl.int8}  # fmt: skip
 
 
 class InterpretedKernels(TritonKernels):

@@ -17,7 +17,7 @@ from typing import Any, Generic, TypeVar
 
 import numpy as np
 
-from einc_runtime.dtypes import Array, DType, find_dtype_name
+from einc_runtime.dtypes import NARROW_LARGEST, Array, DType, find_dtype_name
 from einc_runtime.errors import PlanFault
 from einc_runtime.plan.reproducible import ATTRIBUTE
 from einc_runtime.plan.schema import Attribute, Block
@@ -218,6 +218,10 @@ def address(array: Array) -> int:
 
 def store(source: Any, target: Any) -> None:
     """Copies an array to another of the same shape, rounding or widening elements."""
+    largest = NARROW_LARGEST.get(find_dtype_name(target.dtype) or "") if target.itemsize == 1 else None
+    if largest is not None and source.dtype != target.dtype:  # ml_dtypes rounds to nearest, and what is larger to NaN
+        with np.errstate(over="ignore"):
+            source = np.clip(source.astype(np.float32), -largest, largest).astype(target.dtype)
     np.copyto(target, source, casting="unsafe")
 
 

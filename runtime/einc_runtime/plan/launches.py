@@ -195,11 +195,14 @@ class _Finder:
 
     def _goes_to_places(self, number: int) -> bool:
         operation = self._operation(number)
-        if operation is None or operation.kernel not in ("rope", "append") or not self._is_plain(number, operation):
+        if operation is None or operation.kernel not in ("rope", "append"):
             return False
         if operation.kernel == "rope":
-            return True
-        new = reads_of(self.tasks[number])[1].block.shape
+            return self._is_plain(number, operation)
+        fresh = reads_of(self.tasks[number])[1]  # a cache may have floats of 8 bits, to which they are rounded
+        new, dtype = fresh.block.shape, self.plan.tensors[self.plan.buffers[fresh.buffer].tensor].dtype
+        if dtype not in LAUNCH_TYPES or operation.kernel_attributes.get(ATTRIBUTE) is True:
+            return False
         return operation.kernel_attributes.get(IN_PLACE) is True and len(new) == 3 and new[1] <= FEW_PLACES
 
     def _products(self) -> Iterator[JointLaunch]:

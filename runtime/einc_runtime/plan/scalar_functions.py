@@ -10,7 +10,7 @@ from dataclasses import dataclass
 from typing import Literal, TypeAlias
 
 from einc_runtime.errors import PlanFault
-from einc_runtime.plan.schema import FLOATS, INTEGERS, ITEMSIZE
+from einc_runtime.plan.schema import FLOATS, INTEGERS, ITEMSIZE, NARROW_FLOATS
 
 Number: TypeAlias = bool | int | float
 """The value of a literal."""
@@ -18,6 +18,9 @@ Number: TypeAlias = bool | int | float
 NUMBER_TYPES: tuple[str, ...] = (*FLOATS, *INTEGERS)
 COMPUTED_ELEMENT_TYPES = (*NUMBER_TYPES, "bool")
 """The types of which elements are computed."""
+
+STORED_ELEMENT_TYPES = (*COMPUTED_ELEMENT_TYPES, *NARROW_FLOATS)
+"""The types of tensors: also those that are only stored, moved and converted."""
 
 CAST = "cast:"
 """What the names of conversions start with; an element type follows."""
@@ -39,7 +42,7 @@ class ScalarFunction:
 
 
 SCALAR_FUNCTIONS: dict[str, ScalarFunction] = {
-    **dict.fromkeys(["copy"], ScalarFunction(1, COMPUTED_ELEMENT_TYPES)),
+    **dict.fromkeys(["copy"], ScalarFunction(1, STORED_ELEMENT_TYPES)),
     **dict.fromkeys(["neg", "abs", "relu"], ScalarFunction(1, NUMBER_TYPES)),
     **dict.fromkeys(
         ["gelu", "gelu_tanh", "silu", "tanh", "sigmoid", "exp", "log", "sqrt", "rsqrt"], ScalarFunction(1, FLOATS)
@@ -59,8 +62,8 @@ SCALAR_FUNCTIONS: dict[str, ScalarFunction] = {
     **dict.fromkeys(["not"], ScalarFunction(1, ("bool",))),
     **dict.fromkeys(["where"], ScalarFunction(3, COMPUTED_ELEMENT_TYPES, conditions=1)),
     **{
-        f"{CAST}{dtype}": ScalarFunction(1, COMPUTED_ELEMENT_TYPES, dtype, discontinuous=True)
-        for dtype in COMPUTED_ELEMENT_TYPES
+        f"{CAST}{dtype}": ScalarFunction(1, STORED_ELEMENT_TYPES, dtype, discontinuous=True)
+        for dtype in STORED_ELEMENT_TYPES
     },
 }
 

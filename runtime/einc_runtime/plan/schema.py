@@ -39,13 +39,17 @@ ITEMSIZE: dict[DTypeName, int] = {
 Quantized values are `i8`, or pairs of 4-bit integers (`i4x2`): of two neighbours, the first is in the low half of the
 byte, and each is stored plus 8. Or they are floats of 8 bits: `f8e4m3` with 4 bits of an exponent, 3 of a fraction and
 no infinities (what ml_dtypes calls float8_e4m3fn), `f8e5m2` with 5 and 2. Nothing is computed in these types: the
-families that take them widen them.
+families that take them widen them, and round what they write in them (`NARROW_LARGEST`).
 """
 
 FLOATS: tuple[DTypeName, ...] = ("f16", "bf16", "f32", "f64")
 INTEGERS: tuple[DTypeName, ...] = ("i32", "i64")
 QUANTIZED: tuple[DTypeName, ...] = ("i8", "i4x2", "f8e4m3", "f8e5m2")
 NARROW_FLOATS: tuple[DTypeName, ...] = ("f8e4m3", "f8e5m2")
+
+NARROW_LARGEST: dict[DTypeName, float] = {"f8e4m3": 448.0, "f8e5m2": 57344.0}
+"""The largest floats of 8 bits. A value becomes one by rounding to f32, if it is wider, then to the nearest float of 8
+bits, to even where two are as near. What is larger becomes the largest, with its sign, and NaN stays NaN."""
 
 NARROW_BLOCK = 128
 """Rows and columns of a block of DeepSeek's layout of floats of 8 bits, which has one scale."""

@@ -13,8 +13,8 @@ from typing import Literal
 from einc_runtime.errors import PlanFault
 from einc_runtime.plan.checks import require
 from einc_runtime.plan.reproducible import ATTRIBUTE
-from einc_runtime.plan.scalar_functions import COMPUTED_ELEMENT_TYPES, NUMBER_TYPES
-from einc_runtime.plan.schema import FLOATS, INTEGERS, QUANTIZED, Operation, Tensor
+from einc_runtime.plan.scalar_functions import COMPUTED_ELEMENT_TYPES, NUMBER_TYPES, STORED_ELEMENT_TYPES
+from einc_runtime.plan.schema import FLOATS, INTEGERS, NARROW_FLOATS, QUANTIZED, Operation, Tensor
 from einc_runtime.text import escape_text
 
 BOOL_TYPES = ("bool",)
@@ -53,10 +53,12 @@ class KernelSignature:
 
 
 _ELEMENTS = KernelOperand(COMPUTED_ELEMENT_TYPES)
+_STORED_ELEMENTS = KernelOperand(STORED_ELEMENT_TYPES)
 _REALS = KernelOperand(NUMBER_TYPES)
 _ROWS = KernelOperand(FLOATS)
 _VECTOR = KernelOperand(FLOATS, 1)
 _CUBE = KernelOperand(FLOATS, 3)
+_KEYS = KernelOperand((*FLOATS, *NARROW_FLOATS), 3)
 _PLACES = KernelOperand(INTEGERS, 1)
 _INDICES = KernelOperand(("i64",))
 _SCALES = (KernelOperand(QUANTIZED), KernelOperand(FLOATS))
@@ -71,8 +73,8 @@ ROPE_SCALINGS: dict[str, tuple[str, ...]] = {
 
 SIGNATURES: dict[str, KernelSignature] = {
     "map": KernelSignature(
-        (_ELEMENTS,),
-        (_ELEMENTS,),
+        (_STORED_ELEMENTS,),
+        (_STORED_ELEMENTS,),
         {"program": str, "indices": str},
         {"in_place": bool},
         more=None,
@@ -87,7 +89,7 @@ SIGNATURES: dict[str, KernelSignature] = {
     ),
     "index": KernelSignature(
         (),
-        (_ELEMENTS,),
+        (_STORED_ELEMENTS,),
         {"loops": str, "kept": int, "reads": str, "program": str, "aggregation": str, "shapes": str},
         more=None,
         more_outputs=True,
@@ -117,7 +119,7 @@ SIGNATURES: dict[str, KernelSignature] = {
         more_outputs=True,
         order="stated",
     ),
-    "reshape": KernelSignature((_ELEMENTS,), (_ELEMENTS,), {}, order="nothing"),
+    "reshape": KernelSignature((_STORED_ELEMENTS,), (_STORED_ELEMENTS,), {}, order="nothing"),
     "softmax": KernelSignature((_ROWS,), (_ROWS,), {"axis": int}, order="stated"),
     "rmsnorm": KernelSignature((_ROWS, _VECTOR), (_ROWS,), {"eps": float}, {"offset": float}, order="stated"),
     "layernorm": KernelSignature(
@@ -135,15 +137,15 @@ SIGNATURES: dict[str, KernelSignature] = {
         (_ROWS, _CUBE, KernelOperand(INTEGERS, 2)), (_CUBE,), {"experts": int}, order="stated"
     ),
     "append": KernelSignature(
-        (KernelOperand(COMPUTED_ELEMENT_TYPES, 3), KernelOperand(COMPUTED_ELEMENT_TYPES, 3), _PLACES),
-        (KernelOperand(COMPUTED_ELEMENT_TYPES, 3),),
+        (KernelOperand(STORED_ELEMENT_TYPES, 3), KernelOperand(STORED_ELEMENT_TYPES, 3), _PLACES),
+        (KernelOperand(STORED_ELEMENT_TYPES, 3),),
         {"cache_lens": list, "new_lens": list},
         {"in_place": bool},
         order="nothing",
     ),
     "topk": KernelSignature((_REALS,), (_REALS, _INDICES), {"axis": int}, order="nothing"),
     "attention": KernelSignature(
-        (_CUBE, _CUBE, _CUBE),
+        (_CUBE, _KEYS, _KEYS),
         (_CUBE, KernelOperand(("f32", "f64"), 2)),
         {"causal": bool, "scale": float, "q_lens": list, "k_lens": list, "window": int, "extras": list},
         {"softcap": float},
@@ -165,7 +167,7 @@ def require_signature(operation: Operation, tensors: Sequence[Tensor], where: st
         raise PlanFault(f"unknown kernel '{escape_text(name, 40)}'", where=f"{where}.kernel", hint=hint)
     signature = SIGNATURES[name]
     count, least = len(operation.inputs), len(signature.inputs)
-    last = signature.inputs[-1:] or (_ELEMENTS,)
+    last = signature.inputs[-1:] or (_STORED_ELEMENTS,)
     more = last * (count - least) if signature.more is None else signature.more
     fits = least <= count <= least + len(more)
     require(fits, f"{where}.inputs", f"{count} inputs, where the kernel {name} takes {least} to {least + len(more)}")

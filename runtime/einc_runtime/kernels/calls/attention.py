@@ -7,7 +7,7 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from typing import TypeVar
 
-from einc_runtime.dtypes import Array, DType, compute_type, storage_dtype
+from einc_runtime.dtypes import NARROW_FLOATS, Array, DType, compute_type, storage_dtype
 from einc_runtime.errors import PlanFault
 from einc_runtime.kernels.base import Invocation, dtype_name
 from einc_runtime.plan.schema import Block
@@ -59,7 +59,8 @@ class KeyVisibility:
 
 @dataclass(frozen=True, slots=True)
 class AttentionCall:
-    """The arrays and attributes of one invocation, which fit each other. `dtype` is the type that it computes in."""
+    """The arrays and attributes of one invocation, which fit each other. `dtype` is the type that it computes in, and
+    keys and values may be floats of 8 bits."""
 
     q: Array
     k: Array
@@ -95,8 +96,11 @@ class AttentionCall:
         dtype = storage_dtype(compute_type(kind))
         if any(array.ndim != 3 for array in (q, k, v, o)) or lse.ndim != 2 or dtype.kind != "f":
             raise PlanFault("attention is of floating tensors with three dimensions")
-        if any(array.dtype != q.dtype for array in (k, v, o)) or lse.dtype != dtype:
-            raise PlanFault(f"attention over {kind} has operands and results of that type, and an lse of {dtype.name}")
+        stored = dtype_name(k)
+        if k.dtype != v.dtype or stored not in (kind, *NARROW_FLOATS):
+            raise PlanFault(f"attention over {kind} has keys and values of that type or of one of 8 bits, not {stored}")
+        if o.dtype != q.dtype or lse.dtype != dtype:
+            raise PlanFault(f"attention over {kind} has results of that type, and an lse of {dtype.name}")
         expected = {"k": (k, (*k.shape[:2], q.shape[2])), "v": (v, (*k.shape[:2], v.shape[2])),
                     "o": (o, (*q.shape[:2], v.shape[2])), "lse": (lse, q.shape[:2])}  # fmt: skip
         for name, (array, tokens, kinds) in {

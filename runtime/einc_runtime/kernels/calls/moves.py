@@ -11,9 +11,9 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from einc_runtime.dtypes import Array
+from einc_runtime.dtypes import FLOATS, NARROW_FLOATS, Array
 from einc_runtime.errors import PlanFault, ValueFault
-from einc_runtime.kernels.base import Invocation
+from einc_runtime.kernels.base import Invocation, dtype_name
 from einc_runtime.plan.states import IN_PLACE
 
 
@@ -35,7 +35,7 @@ def require_equal_forms(reads: Sequence[Array], writes: Sequence[Array]) -> None
 
 @dataclass(frozen=True, slots=True)
 class AppendCall:
-    """A block of a cache, and new rows for its sequences.
+    """A block of a cache, and new rows for its sequences, which are rounded where the cache has floats of 8 bits.
 
     New row t has the position `positions[t]` in its sequence, which has `extents[t]` rows in the cache. It is written
     to row `positions[t] + origins[t]` of the block, if the block has that row. `in_place`, the target is the cache.
@@ -54,7 +54,9 @@ class AppendCall:
         invocation.allow("cache_lens", "new_lens", IN_PLACE)
         (cache, new, positions), target = invocation.operands(3), invocation.output
         cache_lens, new_lens = (np.array(invocation.integers(n), np.int64) for n in ("cache_lens", "new_lens"))
-        if cache.shape != target.shape or cache.dtype != target.dtype or new.dtype != target.dtype or cache.ndim != 3:
+        kinds = dtype_name(new), dtype_name(target)
+        fits = kinds[0] == kinds[1] or (kinds[0] in FLOATS and kinds[1] in NARROW_FLOATS)
+        if cache.shape != target.shape or cache.dtype != target.dtype or not fits or cache.ndim != 3:
             raise PlanFault(f"append to {cache.dtype}{cache.shape} as {target.dtype}{target.shape}")
         if new.ndim != 3 or new.shape[::2] != cache.shape[::2] or positions.shape != new.shape[1:2]:
             raise PlanFault(f"append of {new.shape} at {positions.shape} positions to {cache.shape}")

@@ -69,6 +69,8 @@ class AttentionLibraries:
         if self._libraries == []:
             return None
         inputs, outputs = invocation.inputs, invocation.outputs
+        if inputs[1].dtype != inputs[0].dtype:
+            return None  # no library reads floats of 8 bits without a scale for them
         how = as_varlen(
             AttentionCall.parse(invocation.on([as_layout(x) for x in inputs], [as_layout(x) for x in outputs]))
         )

@@ -21,7 +21,7 @@ def build_append(invocation: Invocation[Array]) -> Kernel:
     call = AppendCall.parse(invocation)
     new, target, positions = call.new, call.target, call.positions
     dense = all(view.strides[-1] == view.itemsize for view in (new, target))
-    if not dense or not compiler.is_worthwhile(new.size):
+    if not dense or new.dtype != target.dtype or not compiler.is_worthwhile(new.size):
         return make_append(call)
     extents, origins = (np.ascontiguousarray(numbers, np.int64) for numbers in (call.extents, call.origins))
     heads, rows, width = new.shape

@@ -64,7 +64,7 @@ def prepare_few_queries(call: AttentionCall) -> Kernel | None:
     group = call.q.shape[0] // call.k.shape[0]
     widths = call.q.shape[2], call.v.shape[2]
     longest = max((rows.queries.stop - rows.queries.start for rows in call.sequences()), default=0)
-    if call.mask is not None or call.dtype != _WIDE or not 1 <= longest <= MAX_QUERIES:
+    if call.k.dtype != call.q.dtype or call.mask is not None or call.dtype != _WIDE or not 1 <= longest <= MAX_QUERIES:
         return None
     if group > MAX_GROUP_HEADS or not 1 <= min(widths) <= max(widths) <= MAX_HEAD_WIDTH or call.k.shape[1] >= 1 << 30:
         return None
@@ -154,7 +154,7 @@ def prepare_attention(call: AttentionCall) -> Kernel:
     pairs = call.q.shape[0] * call.max_pairs()
     arrays = (call.q, call.k, call.v, call.o, call.mask)
     dense = all(x is None or x.strides[-1] == x.itemsize or x.shape[-1] == 1 for x in arrays)
-    few = call.k.shape[1] < 1 << 30
+    few = call.k.shape[1] < 1 << 30 and call.k.dtype == call.q.dtype
     if call.dtype != np.float32 or not (dense and few and compiler.is_worthwhile(WORK * pairs)):
         return make_attention(call)
     allocation = _AttentionMemory.allocate(call)

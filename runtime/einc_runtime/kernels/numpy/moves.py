@@ -65,9 +65,14 @@ def make_append(call: AppendCall) -> Kernel:
     scratch = ScratchAllocator()
     slot = scratch.take((new.shape[1],), np.dtype(np.int64))
 
-    into, fresh = view_as_integers(target), view_as_integers(new)
+    rounds = new.dtype != target.dtype
 
     def write(goals: Array) -> None:
+        rows = new
+        if rounds:
+            rows = np.empty(new.shape, target.dtype)
+            store(new, rows)
+        into, fresh = view_as_integers(target), view_as_integers(rows)
         if len(goals) <= MAX_SINGLE_ROWS:
             for row, goal in enumerate(goals.tolist()):
                 if 0 <= goal < target.shape[1]:

@@ -52,6 +52,12 @@ SMALL_MEMORY = frozenset({"sm_86", "sm_89", "sm_120", "sm_121", "gfx90a", "gfx94
 """Architectures with at most 99 KiB of shared memory for a program: tiles are smaller, with fewer pipeline stages."""
 
 
+CONVERTING_F8 = frozenset({"sm_89", "sm_90", "sm_100", "sm_103", "sm_120", "sm_121"})
+"""Architectures with an instruction that widens floats of 8 bits. Those of AMD have it for other floats of 8 bits."""
+
+_NARROW_TYPES = {"f8e4m3": "tl.float8e4nv", "f8e5m2": "tl.float8e5"}
+
+
 @dataclass(frozen=True, slots=True)
 class AttentionTile:
     """The size of a program's work: rows and keys in a tile, warps, and stages of the pipeline of loads."""
@@ -93,12 +99,13 @@ def build_attention(invocation: Invocation[Array], architecture: str, ordered: b
     programs = len(work) * call.k.shape[0] * -(-group // heads)
     keys = max((int(row[3] - row[2]) for row in work), default=0)
     shares = 1 if ordered else max(1, min(MAX_SHARES, MIN_ATTENTION_PROGRAMS // programs, keys // MIN_SHARE))
+    results = call.o, call.lse
     if shares == 1:
-        return LaunchSequence((_AttentionSource(call, shape, heads, (call.o, call.lse), 1, ordered).call(work),))
+        return LaunchSequence((_AttentionSource(call, shape, heads, results, 1, ordered, architecture).call(work),))
     scratch = WorkspaceAllocator()
     parts = scratch.take((shares, *call.o.shape), call.lse.dtype)
     logs = scratch.take((shares, *call.lse.shape), call.lse.dtype)
-    first = _AttentionSource(call, shape, heads, (parts, logs), shares, ordered).call(work)
+    first = _AttentionSource(call, shape, heads, (parts, logs), shares, ordered, architecture).call(work)
     copies = [(parts[n], logs[n]) for n in range(shares)]
     like = (parts[0], call.lse)  # the types that are combined; results are rounded as they are written
     combined = build_logsumexp(JointAggregationCall(copies, like, ((0, 1, 2), (0, 1))), rounded=call.o)
@@ -141,7 +148,9 @@ class _AttentionSource:
         outputs: tuple[Array, Array],
         shares: int,
         ordered: bool,
+        architecture: str,
     ) -> None:
+        self.architecture = architecture
         self.s, self.shape, self.heads, self.shares, self.ordered = s, shape, heads, shares, ordered
         o, lse = outputs
         self.kind = dtype_name(s.q)
@@ -278,11 +287,13 @@ class _AttentionSource:
         v_there = ("let[:, None]" if s.mask is not None else f"{self._known}[:, None]") if hiding else ""
         k_at = _tile_address("k_base", ("e[:, None]", self._strides("k")[2]), ("n[None, :]", self._strides("k")[1]))
         v_at = _tile_address("v_base", ("n[:, None]", self._strides("v")[1]), ("f[None, :]", self._strides("v")[2]))
+        k_mask = mask_arguments(k_there, self.q_in.format("e[:, None]"), fallback="0")
+        v_mask = mask_arguments(v_there, self.v_in, fallback="0")
         careful = hiding or self.ordered  # with infinite scores, it would matter which loop a block is in
         base = "base" if careful else "new"
         return [
             f"n = begin + tl.arange(0, {self.shape.keys}){self.cast}",
-            f"keys = tl.load({k_at}{mask_arguments(k_there, self.q_in.format('e[:, None]'), fallback='0')})",
+            f"keys = {self._widen(f'tl.load({k_at}{k_mask})')}",
             f"scores = tl.dot(queries, keys{precision}){'' if times else f' * {self.factor!r}'}",
             *([f"scores = {self.tanh}(scores) * {s.softcap * math.log2(math.e)!r}"] if s.softcap else []),
             *(self._write_hiding() if hiding else []),
@@ -291,11 +302,21 @@ class _AttentionSource:
             f"weights = tl.exp2(scores{times} - {base}[:, None])",
             f"fade = tl.exp2(most - {base})",
             "total = total * fade[:, None] + weights" if self.ordered else "total = total * fade + tl.sum(weights, 1)",
-            f"values = tl.load({v_at}{mask_arguments(v_there, self.v_in, fallback='0')})",
+            f"values = {self._widen(f'tl.load({v_at}{v_mask})')}",
             "sums = sums * fade[:, None]",
             f"sums = tl.dot(weights.to({LANGUAGE[kind]}), values, sums{precision})",
             "most = new",
         ]
+
+    def _widen(self, loaded: str) -> str:
+        """Keys or values in the type of the queries, which has all values of floats of 8 bits. Newer GPUs have an
+        instruction for that."""
+        stored = self.items["k"].dtype
+        if stored == self.kind:
+            return loaded
+        known = self.architecture in CONVERTING_F8
+        wide = f"{loaded}.to({_NARROW_TYPES[stored]}, bitcast=True)" if known else self.items["k"].convert(loaded)
+        return f"{wide}.to({LANGUAGE[self.kind]})"
 
     def _write_hiding(self) -> list[str]:
         """Lines that set scores to -inf where a row does not see a key."""

@@ -31,10 +31,10 @@ SCRATCH = 1 << 62
 
 SIGNATURE_TYPES = {
     "f16": "fp16", "bf16": "bf16", "f32": "fp32", "f64": "fp64", "i32": "i32", "i64": "i64", "bool": "i8",
-    "i8": "i8", "i16": "i16",
+    "i8": "i8", "i16": "i16", "f8e4m3": "i8", "f8e5m2": "i8",
 }  # fmt: skip
 """The plan's names of types, and of bits that are only moved -> their names in Triton's signatures. A bool is a byte
-in memory."""
+in memory, and so is a float of 8 bits, which sources widen and round by its bits: not all GPUs know the types."""
 
 
 @dataclass(frozen=True, slots=True)

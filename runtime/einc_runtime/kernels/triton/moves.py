@@ -8,14 +8,14 @@ from __future__ import annotations
 
 import math
 import operator
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from itertools import accumulate, pairwise
 
 import numpy as np
 
 from einc_runtime.dtypes import Array
-from einc_runtime.kernels.base import Invocation, address
+from einc_runtime.kernels.base import Invocation, address, dtype_name
 from einc_runtime.kernels.calls.moves import AppendCall, parse_reshape, require_equal_forms
 from einc_runtime.kernels.triton.launches import (
     POINTER_ALIGNMENT,
@@ -256,8 +256,8 @@ def build_append(invocation: Invocation[Array]) -> LaunchSequence:
     if call.in_place:
         return LaunchSequence((clear, mark, _write_new_rows(call, latest, goal)), scratch.size, call.status_message)
     bits = MOVED_TYPES[cache.dtype.itemsize]
-    views = {"cache": cache, "new": new[:, :1], "y": target}
-    old, fresh, y = (PointerOperand.of(name, view, bits) for name, view in views.items())
+    old, y = PointerOperand.of("cache", cache, bits), PointerOperand.of("y", target, bits)
+    fresh, rounded = _take_new_rows(call, new[:, :1])
     tiles = choose_tiles(target.shape, [old], y)
     step = new.strides[1] // new.itemsize if count > 1 else 0
     line = PointerOperand("latest", "i32", (0, 1 if rows > 1 else 0, 0), latest.address)
@@ -268,18 +268,27 @@ def build_append(invocation: Invocation[Array]) -> LaunchSequence:
         *tiles.locate(index_cast([old, fresh, y], target.shape)),
         f"row = {tiles.load(line)}.to(tl.int64)",
         f"kept = tl.load({old.at(tiles.subscripts(old))}{left})",
-        f"written = tl.load({fresh.at(tiles.subscripts(fresh))} + row * {step}{replaced})",
+        f"written = {rounded(fresh.convert(f'tl.load({fresh.at(tiles.subscripts(fresh))} + row * {step}{replaced})'))}",
         f"tl.store({y.at(at)}, tl.where(row < 0, kept, written){mask_arguments(inside)})",
     ]
     write = assemble("append", f"{count} new rows", [old, fresh, line, y], target.shape, lines, tiles.count())
     return LaunchSequence((clear, mark, write), scratch.size, call.status_message)
 
 
+def _take_new_rows(call: AppendCall, new: Array) -> tuple[PointerOperand, Callable[[str], str]]:
+    """New rows as an operand, and the expression of what is stored for a loaded one: their bits where no row is
+    rounded."""
+    kinds = dtype_name(call.new), dtype_name(call.target)
+    if kinds[0] == kinds[1]:
+        return PointerOperand.of("new", new, MOVED_TYPES[new.dtype.itemsize]), str
+    return PointerOperand.of("new", new), lambda value: f"narrow_{kinds[1]}({value})"
+
+
 def _write_new_rows(call: AppendCall, latest: PointerOperand, goal: PointerOperand) -> KernelLaunch:
     """Writes row t of `new` to row `goal[t]` of the target, if it is the last one that goes there."""
     new, target = call.new, call.target
-    bits = MOVED_TYPES[target.dtype.itemsize]
-    fresh, y = PointerOperand.of("new", new, bits), PointerOperand.of("y", target[:, :1], bits)
+    y = PointerOperand.of("y", target[:, :1], MOVED_TYPES[target.dtype.itemsize])
+    fresh, rounded = _take_new_rows(call, new)
     line = PointerOperand("goal", "i32", (0, 1 if new.shape[1] > 1 else 0, 0), goal.address)
     tiles = choose_tiles(new.shape, [fresh], fresh)
     token = tiles.subscripts(line).get(1, "0")
@@ -291,7 +300,7 @@ def _write_new_rows(call: AppendCall, latest: PointerOperand, goal: PointerOpera
         *tiles.locate(index_cast([fresh, y], target.shape)),
         f"row = {tiles.load(line)}.to(tl.int64)",
         f"last = tl.load(latest + tl.where(row < 0, 0, row){known})",
-        f"tl.store({y.at(tiles.subscripts(y))} + row * {step}, {tiles.load(fresh)}{chosen})",
+        f"tl.store({y.at(tiles.subscripts(y))} + row * {step}, {rounded(tiles.load(fresh))}{chosen})",
     ]
     operands = [fresh, latest, line, y]
     return assemble("append", f"{new.shape[1]} new rows in place", operands, new.shape, lines, tiles.count())

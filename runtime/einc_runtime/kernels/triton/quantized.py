@@ -9,7 +9,7 @@ from __future__ import annotations
 import math
 from collections.abc import Callable, Sequence
 
-from einc_runtime.dtypes import Array, storage_dtype
+from einc_runtime.dtypes import NARROW_LARGEST, Array, storage_dtype
 from einc_runtime.kernels.base import Invocation, address, dtype_name
 from einc_runtime.kernels.calls.quantized import DequantizeCall, QuantizedContractCall, QuantizedWeight
 from einc_runtime.kernels.gpu import WORKSPACE_ALIGNMENT
@@ -141,18 +141,8 @@ def _multiply_tiles(call: QuantizedContractCall, views: Sequence[Array]) -> Kern
 
 
 def _decode(number: str, storage: str) -> str:
-    """The expression for the value of a stored byte, which is an i32 in `number`.
-
-    Floats of 8 bits are moved to where the same bits of an f16 are, which every GPU can do: f8e5m2 is an f16 of the
-    same exponents then, and f8e4m3 one that is 2^8 times too small, also where it is subnormal.
-    """
-    if storage == "f8e5m2":
-        return f"(({number} & 255) << 8).to(tl.int16).to(tl.float16, bitcast=True).to(tl.float32)"
-    if storage == "f8e4m3":
-        moved = f"((({number} & 128) << 8) | (({number} & 127) << 7)).to(tl.int16)"
-        value = f"{moved}.to(tl.float16, bitcast=True).to(tl.float32) * 256.0"
-        return f'tl.where(({number} & 127) == 127, float("nan"), {value})'
-    return number
+    """The expression for the value of a stored byte, which is an i32 in `number`."""
+    return f"widen_{storage}({number})" if storage in NARROW_LARGEST else number
 
 
 def widen(weight: QuantizedWeight, target: Array) -> KernelLaunch:

@@ -9,7 +9,7 @@ from __future__ import annotations
 import math
 from collections.abc import Sequence
 
-from einc_runtime.dtypes import FLOATS
+from einc_runtime.dtypes import FLOATS, NARROW_LARGEST
 from einc_runtime.kernels.scalar_program import GELU_TAIL
 from einc_runtime.kernels.triton.source import LANGUAGE
 from einc_runtime.plan.scalar_functions import CAST, Number
@@ -266,5 +266,7 @@ def format_number(value: Number) -> str:
 def _write_cast(value: str, source: str, target: str, result: str) -> str:
     if target == "bool":
         return value if source == "bool" else f"{value} != 0"
+    if target in NARROW_LARGEST:
+        return f"widen_{target}(narrow_{target}({value}))"
     converted = value if source == target else f"{value}.to({LANGUAGE[target]})"
     return converted if target == result else f"{converted}.to({LANGUAGE[result]})"

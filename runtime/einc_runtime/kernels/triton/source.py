@@ -6,9 +6,10 @@ import re
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 
-from einc_runtime.dtypes import ITEMSIZE, Array
+from einc_runtime.dtypes import ITEMSIZE, NARROW_LARGEST, Array
 from einc_runtime.kernels.base import address, dtype_name
 from einc_runtime.kernels.triton.launches import POINTER_ALIGNMENT, Argument, KernelLaunch, KernelSource, Table
+from einc_runtime.kernels.triton.narrow_floats import write_narrow_helpers
 
 BYTES = {**ITEMSIZE, "i8": 1, "i16": 2}
 
@@ -53,20 +54,22 @@ class PointerOperand:
     def load(self, subscripts: Mapping[int, str], mask: str, fallback: str = "0", offset: str = "") -> str:
         """The expression that loads elements in their compute type, and `fallback` where the mask is off. An empty mask
         is on everywhere; `offset` is added to the address."""
-        return f"tl.load({self.at(subscripts)}{offset}{mask_arguments(mask, fallback=fallback)}){self.load_suffix}"
+        return self.convert(f"tl.load({self.at(subscripts)}{offset}{mask_arguments(mask, fallback=fallback)})")
 
     def store(self, subscripts: Mapping[int, str], value: str, mask: str, *, offset: str = "") -> str:
         """The line that rounds a value to the stored type and writes it where the mask is on; `offset` is added to the
         address."""
-        stored = "tl.int8" if self.dtype == "bool" else LANGUAGE[self.dtype]
-        return f"tl.store({self.at(subscripts)}{offset}, {value}.to({stored}){mask_arguments(mask)})"
+        stored = "tl.int8" if self.dtype == "bool" else LANGUAGE.get(self.dtype)
+        rounded = f"narrow_{self.dtype}({value})" if stored is None else f"{value}.to({stored})"
+        return f"tl.store({self.at(subscripts)}{offset}, {rounded}{mask_arguments(mask)})"
 
-    @property
-    def load_suffix(self) -> str:
-        """The suffix that converts loaded elements to their compute type."""
+    def convert(self, loaded: str) -> str:
+        """The expression for loaded elements in their compute type."""
         if self.dtype == "bool":
-            return " != 0"
-        return ".to(tl.float32)" if self.dtype in ("f16", "bf16") else ""
+            return f"{loaded} != 0"
+        if self.dtype in NARROW_LARGEST:
+            return f"widen_{self.dtype}({loaded})"
+        return f"{loaded}.to(tl.float32)" if self.dtype in ("f16", "bf16") else loaded
 
 
 @dataclass(frozen=True, slots=True)
@@ -140,13 +143,14 @@ def assemble(
     """A launch of the kernel whose body these lines are."""
     options = options or LaunchOptions()
     tables = options.tables
+    helpers = write_narrow_helpers([options.helpers, *lines]) + options.helpers
     shapes = " x ".join(map(str, extents)) or "1"
     kinds = ", ".join(f"{item.name} {item.dtype}{list(item.strides)}" for item in items)
     names = ", ".join([*(item.name for item in items), *(table for table, _, _ in tables)])
     body = "\n    ".join(lines)
     text = (
         f'"""{_sanitize_title(title)}\n\nExtents {shapes}; strides in elements: {kinds}.\n"""\n\n'
-        f"{TRITON_IMPORTS}{options.helpers}\n\n"
+        f"{TRITON_IMPORTS}{helpers}\n\n"
         f"@triton.jit\ndef {name}({names}):\n    {body}\n"
     )
     pointers: list[PointerOperand | tuple[Argument, str]] = [

@@ -24,7 +24,7 @@ from einc_runtime.plan.meaning.terms import (
     ends_of,
     unique_names,
 )
-from einc_runtime.plan.schema import FLOATS, INTEGERS, Attribute, Block, Function, JointAggregation
+from einc_runtime.plan.schema import FLOATS, INTEGERS, NARROW_FLOATS, Attribute, Block, Function, JointAggregation
 
 _REQUIRED = ("causal", "scale", "q_lens", "k_lens", "window", "extras")
 
@@ -149,7 +149,7 @@ def attention(applied: Application) -> OperatorMeaning:
 
 def _require_tensors(applied: Application, extras: dict[str, TensorForm]) -> None:
     q, k, v = applied.inputs[:3]
-    fit = q.rank == k.rank == v.rank == 3 and q.dtype == k.dtype == v.dtype and q.dtype in FLOATS
+    fit = q.rank == k.rank == v.rank == 3 and k.dtype == v.dtype in (q.dtype, *NARROW_FLOATS) and q.dtype in FLOATS
     fit = fit and q.shape[2] == k.shape[2] and v.shape[:2] == k.shape[:2] and q.shape[0] % k.shape[0] == 0
     applied.require(fit, f"of {q}, {k} and {v}")
     for name, dtypes, tokens in (("mask", ("bool",), k), ("positions", INTEGERS, q)):

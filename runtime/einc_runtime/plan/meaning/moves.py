@@ -22,7 +22,7 @@ from einc_runtime.plan.meaning.terms import (
     scaled,
     unique_names,
 )
-from einc_runtime.plan.schema import INTEGERS, Attribute
+from einc_runtime.plan.schema import FLOATS, INTEGERS, NARROW_FLOATS, Attribute
 from einc_runtime.plan.states import IN_PLACE
 
 
@@ -31,7 +31,8 @@ def append(applied: Application) -> OperatorMeaning:
     has a row. `in_place`, they are written over those of the cache, which is a state."""
     applied.allow(("cache_lens", "new_lens"), (IN_PLACE,))
     cache, new, positions = applied.operands(3)
-    fit = cache.rank == new.rank == 3 and new.shape[::2] == cache.shape[::2] and new.dtype == cache.dtype
+    rounds = cache.dtype in NARROW_FLOATS and new.dtype in FLOATS
+    fit = cache.rank == new.rank == 3 and new.shape[::2] == cache.shape[::2] and (rounds or new.dtype == cache.dtype)
     fit = fit and positions.dtype in INTEGERS and positions.shape == new.shape[1:2]
     applied.require(fit, f"of {new} at {positions} to {cache}")
     cache_lens = applied.lengths("cache_lens", cache.shape[1])
