@@ -53,7 +53,7 @@ def test_results_are_what_numpy_says(name: str) -> None:
 
 
 @pytest.mark.sampled(3)
-@pytest.mark.parametrize("name", [name for name in NAMES if not name.startswith("f64")])
+@pytest.mark.parametrize("name", NAMES)
 def test_machine_code_computes_the_same(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
     operator, arrays, expected = find(name)
     made: list[Kernel | None] = []
@@ -67,7 +67,9 @@ def test_machine_code_computes_the_same(name: str, monkeypatch: pytest.MonkeyPat
     with compiler.compile_all():
         found = run_kernel(operator, function, arrays)
     assert made
-    assert (None not in made) is compiler.is_available()
+    text = f"{operator.attributes['program']} {operator.attributes['aggregation']}"
+    with_exponentials = any(f"= {word} " in text for word in ("exp", "log", "log1p"))
+    assert (None not in made) is (compiler.is_available() and not (name.startswith("f64") and with_exponentials))
     for result, values, desc in zip(found, expected, operator.outputs, strict=True):
         assert difference(result, values, desc.dtype) is None
 

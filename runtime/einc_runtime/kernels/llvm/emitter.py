@@ -22,9 +22,9 @@ Value = Any
 
 I8, I16, I32, I64 = (ir.IntType(bits) for bits in (8, 16, 32, 64))
 F32, F64, HALF, BIT = ir.FloatType(), ir.DoubleType(), ir.HalfType(), ir.IntType(1)
-_STORED = {"f32": F32, "f16": HALF, "bf16": I16, "bool": I8, "i8": I8, "i32": I32, "i64": I64}
-"""The element types that compiled kernels read and write: `compiler.COMPILED_FLOATS`, bool and integers; i8 is only
-read."""
+_STORED = {"f32": F32, "f64": F64, "f16": HALF, "bf16": I16, "bool": I8, "i8": I8, "i32": I32, "i64": I64}
+"""The element types that compiled kernels read and write: floats, bool and integers; i8 is only read, and few kernels
+have f64."""
 
 CHAINS_OF_ROW = 4
 """Vectors in which a row is combined side by side: a chain of additions or maxima takes 4 cycles for each step."""
@@ -206,7 +206,7 @@ class Emitter:
         if mask is None:
             value = self.b.load(pointer, align=ITEMSIZE[kind])
         else:
-            nothing = ir.Constant(vector(stored), [0.0 if stored in (F32, HALF) else 0] * LANES)
+            nothing = ir.Constant(vector(stored), [0.0 if stored in (F32, F64, HALF) else 0] * LANES)
             name = f"llvm.masked.load.v{LANES}{_element(stored)}.p0"
             value = self.intrinsic(name, vector(stored), pointer, I32(ITEMSIZE[kind]), mask, nothing)
         return value
@@ -303,7 +303,7 @@ class Emitter:
             return b.fptrunc(value, vector(HALF))
         if kind == "bool":
             return b.zext(value, vector(I8))
-        if kind in ("f32", "i32", "i64"):
+        if kind in ("f32", "f64", "i32", "i64"):
             return value
         bits = b.bitcast(value, vector(I32))
         high = b.lshr(bits, self.number(16, I32))
@@ -393,7 +393,7 @@ class RowOperand:
 
 
 def _element(stored: Any) -> str:
-    return {F32: "f32", HALF: "f16", I16: "i16", I8: "i8", I32: "i32", I64: "i64"}[stored]
+    return {F32: "f32", F64: "f64", HALF: "f16", I16: "i16", I8: "i8", I32: "i32", I64: "i64"}[stored]
 
 
 def _suffix(value: Value) -> str:

@@ -2,7 +2,7 @@
 
 Lanes are results where operands lie together along a dimension that is kept. Where they do along one that is
 aggregated over, and the operation commutes, each lane aggregates every 16th value, in some tuples that do not wait for
-each other, and lanes are combined at the end. numpy computes all other calls, and those with f64.
+each other, and lanes are combined at the end. numpy computes all other calls.
 """
 
 from __future__ import annotations
@@ -25,6 +25,7 @@ from einc_runtime.plan.scalar_programs import ScalarLiteral, TypedStep
 if TYPE_CHECKING:
     from einc_runtime.kernels.llvm.emitter import Emitter, Value
 
+FOLD_DTYPES = MAP_DTYPES | {"f64"}
 MAX_FOLD_VECTORS = 8
 """The most vectors that all chains hold: more would not stay in registers."""
 
@@ -89,7 +90,7 @@ def compile_combine(call: CombineCall) -> Kernel | None:
 
 
 def _is_known(kinds: Sequence[str], steps: Sequence[TypedStep]) -> bool:
-    if not set(kinds) <= MAP_DTYPES or not compiler.is_available():
+    if not set(kinds) <= FOLD_DTYPES or not compiler.is_available():
         return False
     from einc_runtime.kernels.llvm.vectors import is_supported
 

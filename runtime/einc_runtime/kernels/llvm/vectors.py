@@ -1,6 +1,6 @@
 """Emits scalar programs on vectors, with the functions of f32 for which LLVM has no instruction.
 
-Programs read inputs of f32, bool, i32 and i64.
+Programs read inputs of f32, bool, i32 and i64; of f64, those that LLVM has instructions for.
 
 Errors against exact results are at most 3 ulp (units in the last place) for `exp` and functions made of it, 4 ulp for
 `tanh`, and 4 ulp of the argument for both gelus. An exponential below 1.2e-38 becomes 0. All else rounds as numpy does.
@@ -16,7 +16,7 @@ import numpy as np
 from llvmlite.ir import Constant
 
 from einc_runtime.kernels.llvm.compiler import COMPILED_FLOATS, LANES
-from einc_runtime.kernels.llvm.emitter import BIT, F32, I32, I64, Emitter, Value, vector
+from einc_runtime.kernels.llvm.emitter import BIT, F32, F64, I32, I64, Emitter, Value, vector
 from einc_runtime.kernels.scalar_program import ERF_NEAR, ERF_TAIL, GELU_TAIL
 from einc_runtime.plan.scalar_functions import CAST, Number
 from einc_runtime.plan.scalar_programs import Operand, ScalarInput, ScalarLiteral, TypedStep
@@ -38,7 +38,7 @@ _ROUNDER = 12582912.0
 
 
 def is_supported(steps: Sequence[TypedStep]) -> bool:
-    """Whether a program only has f32, bool and integers, and functions and conversions that are known here."""
+    """Whether a program only has types, functions and conversions that are known here."""
     return all(step.operand_type in _EMITTERS and _find_function(step) is not None for step in steps)
 
 
@@ -49,7 +49,8 @@ def evaluate(e: Emitter, steps: Sequence[TypedStep], inputs: Sequence[Value]) ->
 
 def make_constant(e: Emitter, value: Number, kind: str) -> Value:
     """A literal of a type that is computed, in every lane."""
-    return e.number(float(np.float32(value)) if kind == "f32" else value, _VECTOR_ELEMENTS[kind])
+    exact = float(np.float32(value)) if kind == "f32" else float(value) if kind == "f64" else value
+    return e.number(exact, _VECTOR_ELEMENTS[kind])
 
 
 def evaluate_all(e: Emitter, steps: Sequence[TypedStep], inputs: Sequence[Value]) -> list[Value]:
@@ -79,12 +80,15 @@ def _find_function(step: TypedStep) -> Callable[..., Value] | None:
         return _keep
     if source == "f32":
         return (lambda e, x: e.widen(e.round_to(x, target), target)) if target in COMPILED_FLOATS else None
+    if source == "f64":
+        return None
     if target == "bool":
         return lambda e, x: e.b.icmp_signed("!=", x, e.number(0, _VECTOR_ELEMENTS[source]))
     if target in INTEGERS:
         return lambda e, x: _resize(e, x, source, target)
     convert = "uitofp" if source == "bool" else "sitofp"
-    return (lambda e, x: getattr(e.b, convert)(x, vector(F32))) if target == "f32" else None
+    element = {"f32": F32, "f64": F64}.get(target)
+    return None if element is None else lambda e, x: getattr(e.b, convert)(x, vector(element))
 
 
 def _resize(e: Emitter, x: Value, source: str, target: str) -> Value:
@@ -382,9 +386,14 @@ _OF_INTEGERS: dict[str, Callable[..., Value]] = {
     "max": lambda e, x, y: _choose(e, ">", x, y), "min": lambda e, x, y: _choose(e, "<", x, y), "where": _select,
     **{name: lambda e, x, y, sign=sign: e.b.icmp_signed(sign, x, y) for name, sign in _SYMBOLS.items()},
 }  # fmt: skip
-_VECTOR_ELEMENTS = {"f32": F32, "bool": BIT, "i32": I32, "i64": I64}
+_OF_DOUBLES = {
+    name: _OF_FLOATS[name]
+    for name in ("copy", "neg", "abs", "sqrt", "isnan", "add", "sub", "mul", "div", "max", "min", "where", *_SYMBOLS)
+}
+_VECTOR_ELEMENTS = {"f32": F32, "f64": F64, "bool": BIT, "i32": I32, "i64": I64}
 _EMITTERS: dict[str, dict[str, Callable[..., Value]]] = {
     "f32": _OF_FLOATS,
+    "f64": _OF_DOUBLES,
     "bool": _OF_BITS,
     **dict.fromkeys(INTEGERS, _OF_INTEGERS),
 }
