@@ -98,7 +98,7 @@ def _update(
     states = [builder.input(f"{weight}.{state}", desc) for state in OPTIMIZERS[optimizer].states]
     names = [weight, gradient, *states, *(cast(builder, name, desc.dtype) for name in scalars)]
     arguments = [TensorValue(name, builder.desc(name)) for name in names]
-    results = add_library_call(optimizer, arguments, {}, builder, NEXT.format(weight))
+    results = add_library_call(optimizer, arguments, {}, builder, [NEXT.format(weight)])
     for name, result in zip((weight, *states), results, strict=True):
         control.keep(name, control.choose(result, name))
 
