@@ -145,14 +145,15 @@ def _time_functions(
     """The cost and the time in ms of every function specification of a candidate, at its site."""
     known: dict[tuple[object, int], tuple[TaskCost, float]] = {}
     for site, kind, function in zip(machine.sites, kinds, candidate.functions, strict=False):
-        key = _list_shapes(function) if operator.costs_by_shape else function, kind
+        key = list_shapes(function) if operator.costs_by_shape else function, kind
         if key not in known:
             cost = describe_operator(operator, function)
             known[key] = cost, compute_occupied_ms(cost, site, machine.kernel_latency_us)
         yield known[key]
 
 
-def _list_shapes(function: FunctionSpec) -> tuple[tuple[int, ...], ...]:
+def list_shapes(function: FunctionSpec) -> tuple[tuple[int, ...], ...]:
+    """The shapes of all blocks of a function specification."""
     return tuple([block.shape for block in (*function.inputs, *function.outputs)])
 
 
