@@ -12,6 +12,9 @@ from dataclasses import dataclass
 
 from einc_runtime.errors import ReportedError
 
+MAX_FINDINGS = 50
+"""Findings that are reported together: nobody mends more at once."""
+
 
 @dataclass(frozen=True, slots=True)
 class SourceSpan:

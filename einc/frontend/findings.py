@@ -6,8 +6,7 @@ from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
 from typing import TypeVar
 
-from einc.errors import Diagnostic, ModelError, OperatorError, SourceSpan
-from einc.frontend import limits
+from einc.errors import MAX_FINDINGS, Diagnostic, ModelError, OperatorError, SourceSpan
 from einc.frontend.tokens import SEPARATOR, STATEMENT_WORDS, SpannedToken, quote_token
 from einc_runtime.text import did_you_mean
 
@@ -62,8 +61,8 @@ class Findings:
         if not self._diagnostics:
             return
         ordered = sorted(self._diagnostics.values(), key=_order_key)
-        if len(ordered) >= limits.ERRORS:
-            ordered = [*ordered[: limits.ERRORS], Diagnostic("there may be more errors; fix these first")]
+        if len(ordered) >= MAX_FINDINGS:
+            ordered = [*ordered[:MAX_FINDINGS], Diagnostic("there may be more errors; fix these first")]
         raise ModelError(ordered)
 
 

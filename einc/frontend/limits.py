@@ -43,8 +43,5 @@ MAX_UNROLLED_STEPS: Final = 200_000
 EQUATION_TERMS: Final = 1_000
 """Largest number of scalar operations in one index equation."""
 
-ERRORS: Final = 50
-"""Largest number of errors that are reported at once."""
-
 USED_FILES: Final = 16
 """Largest number of files whose blocks a model uses."""

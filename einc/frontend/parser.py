@@ -11,6 +11,7 @@ from typing import Any
 
 from lark import Token, UnexpectedToken
 
+from einc.errors import MAX_FINDINGS
 from einc.frontend import ast, limits
 from einc.frontend.ast import measure_depth
 from einc.frontend.findings import Findings, describe_expected, describe_found, suggest_syntax
@@ -61,7 +62,7 @@ class _RecoveringParser:
             if skipping < 0:
                 if self._take(token):
                     continue
-                if len(self._findings) >= limits.ERRORS:
+                if len(self._findings) >= MAX_FINDINGS:
                     self._findings.check()
                 start = self._statement[0] if self._statement else token
                 self._give_up()

@@ -12,7 +12,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
 from einc.core.tensor import TensorDesc
-from einc.errors import Diagnostic, ModelError, OperatorError, UsageError
+from einc.errors import MAX_FINDINGS, Diagnostic, ModelError, OperatorError, UsageError
 from einc.graph.builder import GraphBuilder
 from einc.graph.graph import Graph, GraphTensor, Node, TensorKind, verify_graph
 from einc.ops import registry
@@ -23,7 +23,6 @@ from einc.ops.step_forms import Dependence, Pairs, Source, StepForm, StepInput, 
 from einc.ops.steps import find_sequence_lengths, find_step_form, make_row_reader
 from einc_runtime.text import did_you_mean
 
-MAX_REFUSALS = 50
 POSITIONS_INPUT = "positions"
 """The input of a step that says where each new token stands in its own sequence."""
 _POSITIONS_KEY = (Source.POSITIONS, "", 0)
@@ -61,7 +60,7 @@ def derive_step(graph: Graph, request: StepRequest) -> DecodeStep:
     findings = [finding for node in graph.nodes if (finding := derivation.add(node)) is not None]
     findings += derivation.find_loose_pairs(graph.outputs)
     if findings:
-        raise ModelError(findings[:MAX_REFUSALS])
+        raise ModelError(findings[:MAX_FINDINGS])
     for name in graph.outputs:
         derivation.builder.save(name)
     step = derivation.builder.build()

@@ -18,10 +18,8 @@ from einc.importers.arrays.extents import multiply_extents
 from einc.importers.arrays.moving import concat, reshape, transpose
 from einc.importers.arrays.program import ArrayProgram
 from einc.importers.arrays.values import Array, Elements
-from einc.importers.origins import find_scaled, pairs, read_number
+from einc.importers.origins import UNSEEN, find_scaled, pairs, read_number
 
-_UNSEEN = -1e4
-"""What masks add is at most this: exp of it is 0 in every type, and models have -1e4 at the least."""
 _NO_BOUND = -1e30
 """Bounds of scores below this change none of them: the least number of f32, mostly."""
 _MAX_OPERATIONS_ON_SCORES = 20
@@ -209,7 +207,7 @@ def _read_choice(chosen: tuple[Any, ...], reading: _Reading) -> Array | None:
         return None
     for scores, hiding, seen in ((positive, negative, True), (negative, positive, False)):
         number = read_number(hiding)
-        if isinstance(scores, Array) and scores.known is None and number is not None and number <= _UNSEEN:
+        if isinstance(scores, Array) and scores.known is None and number is not None and number <= UNSEEN:
             reading.tables.append(condition.numbers.astype(bool) == seen)
             return scores
     return None
@@ -221,7 +219,7 @@ def _read_bias(numbers: Elements, scores: Array, reading: _Reading) -> bool:
         return False
     bias = numbers.astype(np.float64)
     with np.errstate(over="ignore"):
-        hidden = bias * reading.factor <= _UNSEEN
+        hidden = bias * reading.factor <= UNSEEN
     if bool((hidden | (bias == 0)).all()):
         reading.tables.append(~hidden)
         return True

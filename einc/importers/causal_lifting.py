@@ -16,12 +16,10 @@ from einc.importers.arrays.naming import name_dimensions
 from einc.importers.arrays.program import ArrayProgram
 from einc.importers.arrays.values import Array
 from einc.importers.arrays.views import Origin
-from einc.importers.origins import pairs, read_number
+from einc.importers.origins import UNSEEN, pairs, read_number
 
 _NOTHING_LEFT = -1e30
 """A number in f32 to which no score adds anything; models take the least one of their type, or minus infinity."""
-_UNSEEN = -1e4
-"""What hides scores is at most this: exp of it is 0 beside a score that is seen."""
 
 
 def hide_choice(program: ArrayProgram, array: Array, arguments: tuple[Any, ...]) -> Array | None:
@@ -44,7 +42,7 @@ def hide_sum(program: ArrayProgram, array: Array, arguments: tuple[Any, ...]) ->
 def hide_weights(program: ArrayProgram, array: Array, arguments: tuple[Any, ...]) -> Array | None:
     """A softmax over keys, of which those behind a query are hidden."""
     behind = find_behind(program, arguments[0])
-    if behind is None or behind > _UNSEEN or arguments[1] % array.rank != array.rank - 1:
+    if behind is None or behind > UNSEEN or arguments[1] % array.rank != array.rank - 1:
         return None
     return _hide(program, array, 0.0)
 

@@ -11,7 +11,7 @@ import math
 from collections.abc import Collection, Iterable, Mapping
 from typing import Any
 
-from einc.errors import Diagnostic, ModelError
+from einc.errors import MAX_FINDINGS, Diagnostic, ModelError
 from einc.importers.read_fields import READ_FIELDS
 from einc_runtime.strict_json import describe_json, parse_json
 from einc_runtime.text import did_you_mean, escape_text
@@ -19,7 +19,6 @@ from einc_runtime.text import did_you_mean, escape_text
 MAX_CONFIG_BYTES = 4 * 2**20
 """Configurations are a few kilobytes long; larger files are refused."""
 
-_MAX_PROBLEMS = 50  # in one report, as in that of a model text
 _MAX_NAMED = 10  # fields in one note
 _NO_DEFAULT = object()
 
@@ -63,7 +62,7 @@ class ConfigFields:
         """Raises ModelError with all problems, if there are any."""
         if not self._problems:
             return
-        problems = self._problems[:_MAX_PROBLEMS]
+        problems = self._problems[:MAX_FINDINGS]
         if len(problems) < len(self._problems):
             problems = [*problems, Diagnostic(f"{self.where}: and {len(self._problems) - len(problems)} more problems")]
         raise ModelError(problems)
@@ -192,7 +191,7 @@ class ConfigFields:
             if name in self.ignored:
                 self.note(f"{escape_text(name, 80)} is ignored, as asked")
                 continue
-            is_shown = len(self._problems) < _MAX_PROBLEMS  # finding a similar name is slow
+            is_shown = len(self._problems) < MAX_FINDINGS  # finding a similar name is slow
             likely = did_you_mean(name, absent, cutoff=0.88) if is_shown else None
             if name not in meaningful and likely is None:
                 unread.append(escape_text(name, 80))

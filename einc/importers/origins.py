@@ -9,6 +9,9 @@ from typing import Any
 from einc.importers.arrays.program import ArrayProgram
 from einc.importers.arrays.values import Array
 
+UNSEEN = -1e4
+"""What hides scores is at most this: exp of it is 0 in every type, and models add -1e4 at the least."""
+
 _RELATIVE_ERROR = 1e-4
 """How far numbers of formulas in programs are from exact ones, as 0.044715 and 0.7978845608 of gelu."""
 

@@ -10,7 +10,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping, Sequence
 from types import MappingProxyType
 
-from einc.errors import Diagnostic, ModelError, OperatorError, UsageError
+from einc.errors import MAX_FINDINGS, Diagnostic, ModelError, OperatorError, UsageError
 from einc.graph.builder import GraphBuilder
 from einc.graph.graph import Graph, GraphTensor, TensorKind, verify_graph
 from einc.ops.equation import build_equation
@@ -23,7 +23,6 @@ from einc_runtime.text import did_you_mean
 
 GRADIENT = "{}.gradient"
 """The name of the output that has the gradient of a tensor."""
-MAX_REFUSALS = 50
 
 
 def derive_gradients(graph: Graph, loss: str, wrt: Sequence[str] | None = None) -> Graph:
@@ -66,7 +65,7 @@ def add_gradients(builder: GraphBuilder, loss: str, wrt: Sequence[str], seed: st
             message = f"no gradient can be derived: '{node.name}' ({node.operator.title}) {fault.message}"
             findings.append(Diagnostic(message, node.span, fault.hint))
     if findings:
-        raise ModelError(findings[:MAX_REFUSALS])
+        raise ModelError(findings[:MAX_FINDINGS])
     for name in wrt:
         if name not in tape.gradients:
             raise UsageError(f"'{loss}' depends on '{name}' only through integers, comparisons or steps: no gradient")

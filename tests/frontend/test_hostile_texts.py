@@ -9,7 +9,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from einc.errors import ModelError
+from einc.errors import MAX_FINDINGS, ModelError
 from einc.frontend import build, limits
 from einc.frontend.parser import parse
 from einc.graph.graph import verify_graph
@@ -94,7 +94,7 @@ def check_long_text(text: str, seconds: float) -> None:
             build(HEAD + text, "long.ein")
         message = caught.value.render()
     assert len(message) < 30_000
-    assert len(caught.value.diagnostics) <= limits.ERRORS + 1
+    assert len(caught.value.diagnostics) <= MAX_FINDINGS + 1
     assert "Traceback" not in message
 
 

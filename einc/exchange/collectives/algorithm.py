@@ -13,6 +13,8 @@ INPUT, OUTPUT, SCRATCH = "i", "o", "s"
 COLLECTIVE_KINDS = ("allreduce", "allgather", "reduce_scatter", "alltoall", "broadcast")
 """Collectives whose results are known. A `reduce_scatter` may be written `reducescatter`."""
 
+MAX_ALGORITHM_TEXT = 16 * 2**20
+"""Characters of a text."""
 MAX_RANKS = 1024
 MAX_ALGORITHM_STEPS = 100_000
 MAX_CHUNKS = 1_000_000

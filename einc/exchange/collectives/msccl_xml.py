@@ -16,6 +16,7 @@ from xml.sax.saxutils import quoteattr
 from einc.errors import ProgramError
 from einc.exchange.collectives.algorithm import (
     MAX_ALGORITHM_STEPS,
+    MAX_ALGORITHM_TEXT,
     MAX_CHUNKS,
     MAX_RANKS,
     Channel,
@@ -26,9 +27,6 @@ from einc.exchange.collectives.algorithm import (
     make_collective,
 )
 from einc_runtime.text import escape_text
-
-MAX_ALGORITHM_TEXT = 16 * 2**20
-"""Bytes of a text."""
 
 _PARENTS = {"algo": "", "gpu": "algo", "tb": "gpu", "step": "tb"}
 _RECEIVING = ("r", "rcs", "rrs", "rrc", "rrcs")

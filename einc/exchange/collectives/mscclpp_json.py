@@ -16,6 +16,7 @@ from collections.abc import Iterator
 from einc.errors import ProgramError
 from einc.exchange.collectives.algorithm import (
     MAX_ALGORITHM_STEPS,
+    MAX_ALGORITHM_TEXT,
     MAX_RANKS,
     Channel,
     CollectiveAlgorithm,
@@ -27,8 +28,6 @@ from einc.exchange.collectives.json_value import JsonValue
 from einc.exchange.collectives.mscclpp_operations import ROUNDS, GpuReader, Splitting, read_channels
 from einc_runtime.strict_json import parse_json
 
-MAX_ALGORITHM_TEXT = 16 * 2**20
-"""Characters of a text."""
 _MAX_SPLITS = 64
 """Parts of a chunk: groups of up to 32 thread blocks, in a pipeline."""
 

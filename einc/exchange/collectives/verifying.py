@@ -15,9 +15,9 @@ from einc.errors import ProgramError
 from einc.exchange.collectives.algorithm import Atom, Channel, ChunkSlot, CollectiveAlgorithm, Step
 from einc.exchange.collectives.clocks import StepClocks, compute_clocks
 from einc.exchange.collectives.packets import expand_slots, match_packets
+from einc.exchange.language.checker import MAX_FAULTS
 from einc_runtime.text import format_count
 
-MAX_FAULTS = 20
 MAX_CLOCKS = 50_000_000
 """Steps times thread blocks: the numbers that the order of steps takes, of 4 bytes each."""
 

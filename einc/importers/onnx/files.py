@@ -14,11 +14,10 @@ from einc.importers.arrays.values import Elements, UnsupportedError
 from einc.importers.onnx.nodes import read_element_type
 from einc_runtime.errors import MissingFault
 from einc_runtime.installing import suggest_packages
+from einc_runtime.plan.schema import MAX_RANK
 
 MAX_FILE_BYTES = 2**31
 """Protocol buffers are smaller; larger models keep their tensors in files of their own."""
-MAX_RANK = 32
-"""Dimensions of a tensor, as in the language."""
 
 
 @dataclass(frozen=True, slots=True)

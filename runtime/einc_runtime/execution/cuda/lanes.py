@@ -7,7 +7,6 @@ after it, in memory of its lane; both ends agree on the order of the elements, t
 from __future__ import annotations
 
 import threading
-import time
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
@@ -15,12 +14,10 @@ from dataclasses import dataclass
 from einc_runtime.execution.cuda.driver import Driver, DriverError
 from einc_runtime.execution.cuda.nccl import Communicators, NcclMessage
 from einc_runtime.execution.cuda.resources import CudaResources
+from einc_runtime.execution.naps import Naps
 from einc_runtime.kernels.gpu import Description, GpuArray, GpuKernel, GpuTarget, Kernels, Launch
 from einc_runtime.kernels.views import strides_of
 from einc_runtime.plan.schema import Bundle
-
-FIRST_NAP, LAST_NAP = 20e-6, 1e-3
-"""Seconds between two looks at an event: the first, and the most after looks in vain."""
 
 END_SECONDS = 2.0
 """After a failure, what is on the way is ended, and everything released, for so long; then the process goes on to
@@ -136,11 +133,10 @@ class Lanes:
     def wait(self, driver: Driver, event: int) -> None:
         """Waits for an event on the host, and raises DriverError where a connection is lost before."""
         assert self._communicators is not None
-        nap = FIRST_NAP
+        naps = Naps()
         while not driver.has_happened(event):
             self._communicators.check()
-            time.sleep(nap)
-            nap = min(2 * nap, LAST_NAP)
+            naps.take()
 
     def end(self, resources: CudaResources) -> None:
         """After a failure: ends what is on the way, and releases everything, in threads, for at most `END_SECONDS`.

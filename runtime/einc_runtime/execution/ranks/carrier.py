@@ -14,7 +14,8 @@ import numpy as np
 
 from einc_runtime.dtypes import Array
 from einc_runtime.execution.cpu.messages import Message
-from einc_runtime.execution.ranks.links import Naps, RankLinks
+from einc_runtime.execution.naps import Naps
+from einc_runtime.execution.ranks.links import RankLinks
 
 
 class Arrivals:

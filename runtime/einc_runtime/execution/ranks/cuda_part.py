@@ -9,10 +9,15 @@ Ranks of one machine agree on which GPU every site has.
 
 from __future__ import annotations
 
+import json
+import platform
 from collections.abc import Callable, Sequence
+from dataclasses import dataclass
 from functools import partial
+from pathlib import Path
 from typing import TYPE_CHECKING
 
+from einc_runtime.errors import MissingFault
 from einc_runtime.execution.cuda.driver import Driver
 from einc_runtime.execution.cuda.executor import CudaExecutor
 from einc_runtime.execution.cuda.lanes import Lanes, MessageEnd
@@ -26,15 +31,7 @@ from einc_runtime.plan.ranks import Shares, assign_sites
 from einc_runtime.plan.schema import Bundle, FenceTask
 
 if TYPE_CHECKING:
-    from pathlib import Path
-
     from einc_runtime.kernels.cuda.tuning import Tuning
-import json
-import platform
-from dataclasses import dataclass
-from pathlib import Path
-
-from einc_runtime.errors import MissingFault
 
 
 @dataclass(frozen=True, slots=True)

@@ -6,15 +6,11 @@ order that the contract allows (`tests/support/thread_links.py`).
 
 from __future__ import annotations
 
-import time
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from typing import Any, Protocol
 
 from einc_runtime.dtypes import Array
-
-FIRST_NAP, LAST_NAP = 20e-6, 1e-3
-"""Seconds between two looks at messages: the first, and the most after looks in vain. Ranks may share cores, so that
-looking without a pause would take them from those that compute."""
+from einc_runtime.execution.naps import Naps
 
 BRIEF_NAP = 50e-6
 """The most between two looks where all that is waited for is under way, and is short."""
@@ -63,21 +59,6 @@ class RankLinks(Protocol):
 
     def close(self) -> None:
         """Waits for the other ranks to close, and disconnects."""
-
-
-class Naps:
-    """Waits between looks in vain, longer each time, up to `last` seconds; `reset` where something happened."""
-
-    def __init__(self, pause: Callable[[float], None] = time.sleep, last: float = LAST_NAP) -> None:
-        self._pause, self._last = pause, last
-        self.reset()
-
-    def reset(self) -> None:
-        self._next = FIRST_NAP
-
-    def take(self) -> None:
-        self._pause(self._next)
-        self._next = min(2 * self._next, self._last)
 
 
 def wait_for(links: RankLinks, handles: Sequence[Any]) -> None:

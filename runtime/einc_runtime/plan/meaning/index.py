@@ -15,6 +15,7 @@ from einc_runtime.plan.aggregate_definitions import count_values, find_definitio
 from einc_runtime.plan.index_programs import INDEX_TYPE, IndexProgram, IndexRead, TensorRead, read_index_program
 from einc_runtime.plan.meaning.terms import (
     INTEGERS,
+    MAX_INDEX_VECTORS,
     Application,
     IndexForm,
     Interval,
@@ -27,7 +28,6 @@ from einc_runtime.plan.scalar_programs import ScalarProgram, infer_steps
 from einc_runtime.plan.schema import DTypeName, JointAggregation
 
 AGGREGATIONS = ("sum", "max", "min", "prod")
-MAX_INDEX_VECTORS = 1 << 62
 MAX_FREE_VECTORS = 1 << 24
 """The most index vectors of loops that no dimension bounds, so that a short text cannot ask for endless work."""
 

@@ -9,6 +9,7 @@ import math
 
 from einc_runtime.plan.meaning.terms import (
     INTEGERS,
+    MAX_INDEX_VECTORS,
     WHOLE,
     Application,
     Axes,
@@ -27,9 +28,6 @@ from einc_runtime.plan.recurrences import (
 from einc_runtime.plan.scalar_functions import COMPUTED_ELEMENT_TYPES
 from einc_runtime.plan.scalar_programs import ScalarLiteral, infer_steps
 from einc_runtime.plan.schema import Attribute
-
-MAX_INDEX_VECTORS = 1 << 62
-"""Index vectors of all equations at all steps are counted in 64 bits."""
 
 
 def recurrence(applied: Application) -> OperatorMeaning:

@@ -16,6 +16,8 @@ from einc_runtime.plan.schema import MAX_RANK as MAX_RANK
 from einc_runtime.plan.schema import Attribute, Block, DTypeName, Function, JointAggregation, Scalar
 from einc_runtime.text import escape_text
 
+MAX_INDEX_VECTORS = 1 << 62
+"""Index vectors, also those of all equations at all steps, are counted in 64 bits."""
 MAX_TOTAL_LENGTH = 1 << 62
 """Sums of lengths stay below it, so that no kernel overflows."""
 
