@@ -1,11 +1,13 @@
-"""Progress of long work: its current phase and how long it has taken, on stderr if that is a terminal.
+"""Progress of long work on stderr: its current phase, and how long all of it has taken.
 
-rich shows it. It is installed with the compiler; the runtime alone works without it, and then shows nothing.
+On a terminal, rich shows it. It is installed with the compiler; the runtime alone works without it, and then shows
+nothing. Elsewhere, as in the log of a batch system, there is a line now and then.
 """
 
 from __future__ import annotations
 
 import threading
+import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from typing import TYPE_CHECKING
@@ -16,14 +18,26 @@ if TYPE_CHECKING:
     from rich.progress import Progress
 
 _DELAY = 0.5
-"""Seconds before anything is shown; most commands end earlier."""
+"""Seconds before anything is shown on a terminal; most commands end earlier."""
+
+_LINE_EVERY = 30.0
+"""Seconds between lines elsewhere: few enough for a log, and often enough to see that work goes on."""
 
 
 @contextmanager
 def show_phases() -> Iterator[Callable[[str], None]]:
     """Yields a function to call with the name of each phase as it begins."""
     if not output.show_progress():
-        yield lambda name: None
+        begin = shown = time.monotonic()
+
+        def note_phase(name: str) -> None:
+            nonlocal shown
+            now = time.monotonic()
+            if now - shown >= _LINE_EVERY:
+                shown = now
+                output.note(f"einc: after {now - begin:.0f} s: {name}")
+
+        yield note_phase
         return
     display = _Display()
     try:
@@ -33,7 +47,7 @@ def show_phases() -> Iterator[Callable[[str], None]]:
 
 
 class _Display:
-    """One line with the phase and its time, from `_DELAY` seconds after the beginning until it is stopped."""
+    """One line with the phase and the time, from `_DELAY` seconds after the beginning until it is stopped."""
 
     def __init__(self) -> None:
         self._lock = threading.Lock()  # of everything below: the display is opened by the timer's thread
@@ -48,7 +62,7 @@ class _Display:
         with self._lock:
             self._name = name
             if self._progress is not None:
-                self._progress.reset(self._progress.task_ids[0], description=name)
+                self._progress.update(self._progress.task_ids[0], description=name)
 
     def stop(self) -> None:
         self._timer.cancel()
