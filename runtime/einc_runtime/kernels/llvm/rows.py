@@ -16,7 +16,6 @@ from einc_runtime.kernels.llvm import compiler
 from einc_runtime.kernels.numpy.rows import make_norm, make_softmax
 from einc_runtime.kernels.views import merge_leading_axes
 
-
 BYTES_AHEAD = 8192
 """From what is read first of a row to what is fetched meanwhile: rows that follow, whose pages a processor begins late
 by itself. Softmax takes 0.74 times as long on an Intel Xeon (family 6, model 167), and layernorm 0.79 times."""
