@@ -292,6 +292,9 @@ bench-truth: bench-truth-gpus  ## predicted times against measured ones: the abo
 fit-rates: .venv/truth  ## fit the times of kernels to measured GPUs; writes their rates and docs/truth/kernels.md
 	$(BIN)/python -m tests.rates --write
 
+bench-training-steps: .venv/dev  ## training steps of Llama 8B for eight H100s beside fsdp, megatron and data, predicted
+	$(BIN)/python -m tests.training.large_steps
+
 bench-optimality: .venv/dev  ## whether random or well-known plans are predicted faster than those that are chosen
 	$(BIN)/python -m tests.bench.optimality
 	$(BIN)/python -m tests.bench.optimality --growth
