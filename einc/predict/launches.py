@@ -21,8 +21,8 @@ from einc.predict.costs import (
     describe_operator,
 )
 from einc_runtime.plan.early_reads import LIGHT_KERNELS, find_early_reads, has_few_rows
-from einc_runtime.plan.epilogues import consists_of_library_functions
-from einc_runtime.plan.launches import LAUNCH_PRODUCTS, MAX_FEW_ROWS, JointLaunch, is_few
+from einc_runtime.plan.epilogues import LAUNCH_PRODUCTS, consists_of_library_functions
+from einc_runtime.plan.launches import MAX_FEW_ROWS, JointLaunch, is_few
 from einc_runtime.plan.regions import ExecutablePlan, reads_of, region_bytes, writes_of
 from einc_runtime.plan.schema import KernelTask
 from einc_runtime.plan.work import ProductWork

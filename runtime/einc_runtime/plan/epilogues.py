@@ -17,6 +17,9 @@ from einc_runtime.plan.states import IN_PLACE
 ACTIVATIONS = ("relu", "gelu_tanh")
 """The functions that libraries for GPUs apply to a product before they write it (cuBLASLt's epilogues)."""
 
+LAUNCH_PRODUCTS = frozenset({"contract", "quantized_contract"})
+"""Kernels that multiply matrices; the second reads one as it is stored, in 8 or 4 bits."""
+
 LIBRARY_FUNCTIONS = ("add", *ACTIVATIONS)
 """All that these libraries do to a product, and so all that a map may consist of which they compute with it."""
 
@@ -46,7 +49,8 @@ def find_epilogues(
     `contracted` is `list_contracted_operands`, for callers that have it.
     """
     epilogues: dict[int, tuple[int, int]] = {}
-    for number, candidates in list_contracted_operands(bundle, tasks) if contracted is None else contracted:
+    for number, every in list_contracted_operands(bundle, tasks) if contracted is None else contracted:
+        candidates = [candidate for candidate in every if _name_kernel(bundle, tasks[candidate[0]]) == "contract"]
         for contraction, operand in sorted(candidates, reverse=True)[:1]:  # the last contraction that it waits for
             if all(earlier <= contraction for earlier in tasks[number].after):
                 epilogues[contraction] = number, operand
@@ -76,11 +80,15 @@ def list_contracted_operands(
             if region.buffer in kept or readers[region.buffer] != [number] or len(writing_tasks) != 1:
                 continue
             first = tasks[writing_tasks[0]]
-            contracts = isinstance(first, KernelTask) and bundle.operations[first.operation].kernel == "contract"
+            contracts = _name_kernel(bundle, first) in LAUNCH_PRODUCTS
             if contracts and first.site == task.site and writes_of(first) == (region,) and writing_tasks[0] < number:
                 candidates.append((writing_tasks[0], operand))
         operands.append((number, candidates))
     return operands
+
+
+def _name_kernel(bundle: ExecutablePlan, task: AnyTask) -> str:
+    return bundle.operations[task.operation].kernel if isinstance(task, KernelTask) else ""
 
 
 @dataclass(frozen=True, slots=True)
@@ -107,7 +115,8 @@ def find_gated_pairs(
         if len(candidates) != 2 or not isinstance(task, KernelTask) or len(task.reads) != 2:
             continue
         (first, first_operand), (second, second_operand) = sorted(candidates)
-        alone = first < second and all(earlier < first for earlier in tasks[second].after)
+        same_kernel = _name_kernel(bundle, tasks[first]) == _name_kernel(bundle, tasks[second])
+        alone = same_kernel and first < second and all(earlier < first for earlier in tasks[second].after)
         if alone and all(earlier < first or earlier == second for earlier in task.after if earlier != first):
             gated[first] = GatedTasks(second, number, (first_operand, second_operand))
     return gated

@@ -15,7 +15,13 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
 from typing import Literal
 
-from einc_runtime.plan.epilogues import find_epilogues, find_gated_pairs, is_library_epilogue, list_contracted_operands
+from einc_runtime.plan.epilogues import (
+    LAUNCH_PRODUCTS,
+    find_epilogues,
+    find_gated_pairs,
+    is_library_epilogue,
+    list_contracted_operands,
+)
 from einc_runtime.plan.regions import ExecutablePlan, find_output_buffers, find_users, reads_of, region_bytes, writes_of
 from einc_runtime.plan.reproducible import ATTRIBUTE
 from einc_runtime.plan.schema import AggregateTask, AnyTask, Block, KernelTask, Operation, Region
@@ -39,9 +45,6 @@ MAX_ROW = 16384
 
 MAX_GATE = 400
 """Characters of the program of a map that runs with two products; longer ones are left alone."""
-
-LAUNCH_PRODUCTS = frozenset({"contract", "quantized_contract"})
-"""Kernels that multiply matrices; the second reads one as it is stored, in 8 or 4 bits."""
 
 ADDED = frozenset({"sum", "prod", "max", "min"})
 """Aggregations that a map can compute."""
@@ -73,6 +76,9 @@ def find_joint_tasks(plan: ExecutablePlan, tasks: Sequence[AnyTask]) -> dict[int
     joint: dict[int, int] = {}
     finder = _Finder(plan, tasks)
     for first, gated in finder.gated.items():  # tuning may choose one kernel for those of many rows
+        task = tasks[first]
+        if not isinstance(task, KernelTask) or plan.operations[task.operation].kernel != "contract":
+            continue
         joint |= {first: gated.then, gated.second: gated.then}
     for launch in finder.run():
         joint |= dict.fromkeys(launch.tasks[:-1], launch.tasks[-1])

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections import Counter
 
 import msgspec
@@ -16,8 +17,9 @@ from einc_runtime.kernels.gpu import GpuArray
 from einc_runtime.kernels.triton.joint_launches import can_join
 from einc_runtime.plan.launches import find_joint_tasks, find_launches
 from einc_runtime.plan.schema import KernelTask
+from tests.support.compiled_plans import MODELS, compiled
 from tests.support.cuda_fake import FakeDriver
-from tests.support.launch_cases import PartByPart, compile_step, run_twice, step_arrays
+from tests.support.launch_cases import SIZES, PartByPart, compile_step, run_twice, step_arrays
 
 
 def named(bundle, tasks=None):
@@ -52,6 +54,18 @@ def test_a_layer_of_one_site_has_eight_launches():
         ("epilogue", "layer.0.o", "layer.0.r"),
         ("gated", "layer.0.gate", "layer.0.up", "layer.0.f"),
         ("epilogue", "layer.0.down", "x.0"),
+    ]
+
+
+def test_a_layer_with_stored_weights_has_one_launch_for_gate_and_up_too():
+    text = (MODELS / "llama_decode.ein").read_text()
+    text = re.sub(r"(weight w_\w+ *: bf16\[[^]]*\])", r"\1 as f8e4m3", text)
+    assert named(compiled(text, 1, "bf16", **SIZES)) == [
+        ("products", "layer.0.q", "layer.0.k", "layer.0.v"),
+        ("places", "layer.0.rq", "layer.0.rk", "layer.0.ks", "layer.0.vs"),
+        ("rows", "layer.0.r", "layer.0.n"),
+        ("gated", "layer.0.gate", "layer.0.up", "layer.0.f"),
+        ("rows", "x.0", "last_x"),
     ]
 
 

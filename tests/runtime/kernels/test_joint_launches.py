@@ -3,13 +3,18 @@ the CPU's kernels one after the other."""
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 import numpy as np
 import pytest
 
+from einc_runtime.dtypes import storage_dtype
+from einc_runtime.errors import PlanFault
 from einc_runtime.kernels import registry
 from einc_runtime.kernels.base import Invocation
 from einc_runtime.kernels.triton.joint_launches import build_joint_launch, can_join
-from einc_runtime.kernels.triton.launches import as_layout
+from einc_runtime.kernels.triton.launches import LaunchSequence, as_layout
+from einc_runtime.kernels.triton.quantized import build_stored_gated
 from einc_runtime.plan.schema import Block
 from tests.support.triton_in_numpy import Arena, run
 
@@ -130,3 +135,55 @@ def test_products_of_many_rows_have_no_such_kernel():
     x, w, y = (as_layout(Arena().place(normal(*shape))) for shape in ((17, 30), (20, 30), (17, 20)))
     part = Invocation("contract", {"equation": "t d, f d -> t f", "scale": 1.0}, [x, w], [y])
     assert build_joint_launch("products", [part, part], [True, True], "sm_90") is None
+
+
+@pytest.mark.parametrize("places", [(0, 1), (1, 0)])
+@pytest.mark.parametrize("stored", ["f8e4m3", "i8", "i4x2"])
+def test_two_products_with_stored_weights_and_the_map_of_both(stored, places):
+    """silu(gate) * up without the rounding of either; what the CPU computes one by one, in f32."""
+    rng = np.random.default_rng(5)
+    depth, columns, group = 96, 70, 32
+    packed = depth // 2 if stored == "i4x2" else depth
+    arrays = {"x": normal(5, depth)}
+    for name in ("gate", "up"):
+        values = rng.integers(0, 120, (columns, packed), np.uint8)
+        arrays[name] = values.view(storage_dtype(stored))
+        arrays[f"{name} scales"] = (rng.random((columns, depth // group)) / 60).astype("f4")
+        if stored != "f8e4m3":
+            arrays[f"{name} zeros"] = rng.integers(-7, 7, (columns, depth // group)).astype("i1")
+    weights = {name: [key for key in arrays if key.startswith(name)] for name in ("gate", "up")}
+    results = {name: np.zeros((5, columns), "f4") for name in ("gate", "up", "y")}
+    program = "t0 = silu x0; t1 = mul t0 x1" if places == (0, 1) else "t0 = silu x1; t1 = mul t0 x0"
+    operands = ["gate", "up"] if places == (0, 1) else ["up", "gate"]
+    product, joined = (
+        {"equation": "t k, n k -> t n", "group": group},
+        {"program": program, "indices": "t n, t n -> t n"},
+    )
+    for name in ("gate", "up"):
+        inputs = [arrays["x"], *(arrays[key] for key in weights[name])]
+        bind(Invocation("quantized_contract", product, inputs, [results[name]]))
+    bind(Invocation("map", joined, [results[name] for name in operands], [results["y"]]))
+    arena = Arena()
+    placed = {name: as_layout(arena.place(array)) for name, array in arrays.items()}
+    middle = {name: as_layout(arena.place(results[name])) for name in ("gate", "up")}
+    target = arena.place(np.zeros((5, columns), "f4"), output=True)
+    parts = [
+        Invocation(
+            "quantized_contract", product, [placed["x"], *(placed[key] for key in weights[name])], [middle[name]]
+        )
+        for name in ("gate", "up")
+    ]
+    then = Invocation("map", joined, [middle[name] for name in operands], [as_layout(target)])
+    call = build_stored_gated(*parts, then, places)
+    run(LaunchSequence((call,)), arena)
+    np.testing.assert_allclose(arena.fetch(target), results["y"], rtol=2e-5, atol=2e-5)
+    other = replace(parts[1], attributes={**product, "group": 0})
+    wrong = Invocation("map", {**joined, "indices": "t n, t n -> n t"}, then.inputs, [as_layout(target).T])
+    assert build_stored_gated(*parts, wrong, places) is None
+    with pytest.raises(PlanFault):
+        build_stored_gated(parts[0], other, then, places)
+
+
+def bind(invocation):
+    kernel = registry.prepare(invocation, "numpy")
+    kernel.bind(np.empty(kernel.scratch, np.uint8))()

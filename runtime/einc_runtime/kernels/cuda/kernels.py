@@ -205,7 +205,7 @@ class CudaKernels(TritonKernels):
         target: GpuTarget,
     ) -> GpuKernel | None:
         if first.name != "contract" or second.name != "contract" or then.name != "map":
-            return None
+            return super().prepare_gated_pair(first, second, then, places, target)
         pair = build_gated_pair(first, second, then, places)
         if pair is None:
             return None

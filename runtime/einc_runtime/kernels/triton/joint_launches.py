@@ -40,14 +40,14 @@ def _are_apart(parts: Sequence[Invocation[GpuArray]], kept: Sequence[bool]) -> b
                 later = position > number
                 for read in against.inputs:
                     same = (read.pointer, read.shape, read.strides) == (written.pointer, written.shape, written.strides)
-                    if not (same and position >= number) and _overlap(written, read):
+                    if not (same and position >= number) and overlap(written, read):
                         return False
-                if later and any(_overlap(written, result) for result in against.outputs):
+                if later and any(overlap(written, result) for result in against.outputs):
                     return False
     return True
 
 
-def _overlap(first: GpuArray, second: GpuArray) -> bool:
+def overlap(first: GpuArray, second: GpuArray) -> bool:
     """Whether the runs of bytes from the first to the last element of two arrays have some in common."""
     ends = [
         array.pointer + array.itemsize + sum((n - 1) * step for n, step in zip(array.shape, array.strides, strict=True))

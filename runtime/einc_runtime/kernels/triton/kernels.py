@@ -20,9 +20,10 @@ from einc_runtime.kernels.triton.early_read import build_early_read
 from einc_runtime.kernels.triton.epilogue import build_with_epilogue
 from einc_runtime.kernels.triton.few_products import build_few_gated
 from einc_runtime.kernels.triton.gated_pair import build_gated_pair
-from einc_runtime.kernels.triton.joint_launches import build_joint_launch, can_join
+from einc_runtime.kernels.triton.joint_launches import build_joint_launch, can_join, overlap
 from einc_runtime.kernels.triton.launches import SCRATCH, LaunchSequence, as_layout, relocate_step
 from einc_runtime.kernels.triton.multicast_sum import build_multicast_sum
+from einc_runtime.kernels.triton.quantized import build_stored_gated
 from einc_runtime.plan.early_reads import CACHE_PART
 from einc_runtime.plan.launches import LaunchKind
 
@@ -67,10 +68,23 @@ class TritonKernels(ABC):
         target: GpuTarget,
     ) -> GpuKernel | None:
         """Our own kernel for products of few rows, which read their matrices and do little else."""
+        if (first.name, second.name, then.name) == ("quantized_contract", "quantized_contract", "map"):
+            return self._prepare_stored_gated([first, second, then], places, target)
         if first.name != "contract" or second.name != "contract" or then.name != "map":
             return None
         pair = build_gated_pair(first, second, then, places)
         call = None if pair is None else build_few_gated(pair, target.architecture)
+        return None if call is None else self.prepare(LaunchSequence((call,)), target)
+
+    def _prepare_stored_gated(
+        self, parts: list[Invocation[GpuArray]], places: tuple[int, int], target: GpuTarget
+    ) -> GpuKernel | None:
+        read = [array for part in parts[:2] for array in part.inputs]
+        if any(part.is_reproducible for part in parts) or any(overlap(parts[2].output, array) for array in read):
+            return None
+        layouts = [part.on(list(map(as_layout, part.inputs)), list(map(as_layout, part.outputs))) for part in parts]
+        first, second, then = layouts
+        call = build_stored_gated(first, second, then, places)
         return None if call is None else self.prepare(LaunchSequence((call,)), target)
 
     def prepare_launch(

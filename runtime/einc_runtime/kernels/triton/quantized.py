@@ -15,6 +15,7 @@ from einc_runtime.kernels.calls.quantized import DequantizeCall, QuantizedContra
 from einc_runtime.kernels.gpu import WORKSPACE_ALIGNMENT
 from einc_runtime.kernels.indices import NamedArray
 from einc_runtime.kernels.matrices import are_mergeable, view_as_matrices
+from einc_runtime.kernels.scalar_program import read_steps
 from einc_runtime.kernels.triton.contract import build_contract
 from einc_runtime.kernels.triton.launches import (
     SCRATCH,
@@ -24,7 +25,16 @@ from einc_runtime.kernels.triton.launches import (
     relocate_step,
 )
 from einc_runtime.kernels.triton.ordered_products import build_ordered_contract
-from einc_runtime.kernels.triton.source import LANGUAGE, PointerOperand, assemble, index_cast, power_of_two
+from einc_runtime.kernels.triton.scalar import ScalarSource
+from einc_runtime.kernels.triton.source import (
+    LANGUAGE,
+    LaunchOptions,
+    PointerOperand,
+    assemble,
+    index_cast,
+    power_of_two,
+)
+from einc_runtime.plan.index_equations import parse_index_equation
 
 MAX_STORED_ROWS = 16
 """Up to so many rows are multiplied with the weight as it is stored."""
@@ -77,8 +87,45 @@ def build_stored_rows(invocation: Invocation[Array]) -> KernelLaunch | None:
     return _build_direct(QuantizedContractCall.parse(invocation))
 
 
+def build_stored_gated(
+    first: Invocation[Array], second: Invocation[Array], then: Invocation[Array], places: Sequence[int]
+) -> KernelLaunch | None:
+    """The launch of two products of few rows that share the tensor, and of the map whose operands at `places` are their
+    results; None where the weights are not stored alike, or the map permutes. Products are not rounded before the map.
+    Raises PlanFault for other kernels."""
+    then.allow("program", "indices")
+    program, equation = (then.attribute(name, str) for name in ("program", "indices"))
+    names = parse_index_equation(equation)
+    aligned = all(labels == names.output for labels in names.inputs) and sorted(places) == [0, 1]
+    if not aligned or any(x.shape != then.output.shape or x.dtype != then.output.dtype for x in then.inputs):
+        return None
+    calls = [QuantizedContractCall.parse(part.on(part.inputs, [then.output])) for part in (first, second)]
+    forms = [(_find_form(call.weight), call.labels, call.equation, _locate(call.tensor.array)) for call in calls]
+    viewed = [_view_direct(call) for call in calls]
+    if forms[0] != forms[1] or any(views is None for views in viewed):
+        return None
+    ordered = sorted(zip(places, calls, viewed, strict=True), key=lambda part: part[0])
+    return _multiply_tiles([call for _, call, _ in ordered], [views for *_, views in ordered if views], program)
+
+
+def _find_form(weight: QuantizedWeight) -> tuple[object, ...]:
+    """How a weight is stored."""
+    return weight.storage, weight.group, [operand.shape for operand in weight.operands]
+
+
+def _locate(view: Array) -> tuple[object, ...]:
+    return address(view), view.shape, view.strides
+
+
 def _build_direct(call: QuantizedContractCall) -> KernelLaunch | None:
     """The launch for few rows; None where there are more, or where operands are no matrices."""
+    views = _view_direct(call)
+    return None if views is None else _multiply_tiles([call], [views])
+
+
+def _view_direct(call: QuantizedContractCall) -> list[Array] | None:
+    """Stacks of matrices: tensor and result, values, scales, and zero points if there are any. None for many rows, and
+    where operands are no matrices."""
     batch, rows, columns, summed = call.groups
     weight, kind = call.weight, dtype_name(call.tensor.array)
     kept = (*batch, *columns)
@@ -94,18 +141,22 @@ def _build_direct(call: QuantizedContractCall) -> KernelLaunch | None:
     if not all(are_mergeable(x, g) for x, *two in zip(operands, firsts, seconds, strict=True) for g in two):
         return None
     views = [view_as_matrices(x, batch, a, b) for x, a, b in zip(operands, firsts, seconds, strict=True)]
-    return _multiply_tiles(call, [view if batch else view[None] for view in views])
+    return [view if batch else view[None] for view in views]
 
 
-def _multiply_tiles(call: QuantizedContractCall, views: Sequence[Array]) -> KernelLaunch:
-    """The launch for stacks of matrices: tensor and result, values, scales, and zero points if there are any. A program
-    computes all rows for a tile of the weight's rows."""
-    weight, kind = call.weight, dtype_name(views[0])
-    x, y, values, scales, *zeros = items = [
-        PointerOperand.of(name, view, "i8" if name == "values" else "")
-        for name, view in zip(("x", "y", "values", "scales", "zeros"), views, strict=False)
-    ]
-    (stack, width, depth), count = views[2].shape, views[0].shape[1]
+def _multiply_tiles(
+    calls: Sequence[QuantizedContractCall], viewed: Sequence[list[Array]], program: str = "t0 = copy x0"
+) -> KernelLaunch:
+    """The launch for stacks of matrices (`_view_direct`) of products that share the tensor and the result, which the
+    scalar program makes of them. A program computes all rows for a tile of the weights' rows."""
+    weight, kind = calls[0].weight, dtype_name(viewed[0][0])
+    x, y = (PointerOperand.of(name, view) for name, view in zip("xy", viewed[0], strict=False))
+    stored = [
+        [PointerOperand.of(f"{name}{n}", view, "i8" if name == "values" else "")
+         for name, view in zip(("values", "scales", "zeros"), views[2:], strict=False)]
+        for n, views in enumerate(viewed)
+    ]  # fmt: skip
+    (stack, width, depth), count = viewed[0][2].shape, viewed[0][0].shape[1]
     tile, rows = 32, max(MAX_STORED_ROWS, power_of_two(count))
     group = weight.group // weight.packing
     step = math.gcd(group or 64, 64)
@@ -117,27 +168,37 @@ def _multiply_tiles(call: QuantizedContractCall, views: Sequence[Array]) -> Kern
         f"number = program // {tiles}",
         f"column = (program % {tiles}) * {tile} + tl.arange(0, {tile})",
         f"row = tl.arange(0, {rows}).to(tl.int64)",
-        f"sums = tl.zeros(({rows}, {tile}), tl.float32)",
+        *(f"sums{n} = tl.zeros(({rows}, {tile}), tl.float32)" for n in range(len(calls))),
         f"for start in range(0, {depth}, {step}):",
         f"    place = start + tl.arange(0, {step}).to(tl.int64)",
         f"    mask = ({inside})[:, None] & ({near})[None, :]",
-        f"    stored = {values.load({0: 'number', 1: 'column[:, None]', 2: 'place[None, :]'}, 'mask')}.to(tl.int32)",
-        f"    scale = {scales.load(each, inside)}.to(tl.float32)",
     ]
-    lines += [f"    zero = {zero.load(each, inside)}.to(tl.float32)" for zero in zeros]
-    less = " - zero[:, None]" if zeros else ""
     for half in range(weight.packing):
-        number = f"(((stored >> {4 * half}) & 15) - 8)" if weight.packing == 2 else _decode("stored", weight.storage)
         at = {0: "number", 1: "row[:, None]", 2: f"(place * {weight.packing} + {half})[None, :]"}
-        lines += [
-            f"    wide = tl.where(mask, ({number}.to(tl.float32){less}) * scale[:, None], 0.0).to({LANGUAGE[kind]})",
-            f"    part = {x.load(at, f'({in_rows})[:, None] & ({near})[None, :]')}.to({LANGUAGE[kind]})",
-            '    sums = tl.dot(part, tl.trans(wide), sums, input_precision="ieee")',
-        ]
+        part = x.load(at, f"({in_rows})[:, None] & ({near})[None, :]")
+        lines.append(f"    part{half} = {part}.to({LANGUAGE[kind]})")
+    for n, (values, scales, *zeros) in enumerate(stored):
+        loaded = values.load({0: "number", 1: "column[:, None]", 2: "place[None, :]"}, "mask")
+        lines += [f"    stored = {loaded}.to(tl.int32)", f"    scale = {scales.load(each, inside)}.to(tl.float32)"]
+        lines += [f"    zero = {zero.load(each, inside)}.to(tl.float32)" for zero in zeros]
+        less = " - zero[:, None]" if zeros else ""
+        for half in range(weight.packing):
+            pair = f"(((stored >> {4 * half}) & 15) - 8)"
+            number = pair if weight.packing == 2 else _decode("stored", weight.storage)
+            value = f"({number}.to(tl.float32){less}) * scale[:, None]"
+            lines += [
+                f"    wide = tl.where(mask, {value}, 0.0).to({LANGUAGE[kind]})",
+                f'    sums{n} = tl.dot(part{half}, tl.trans(wide), sums{n}, input_precision="ieee")',
+            ]
+    results = [f"v{n}" for n in range(len(calls))]
+    chain = ScalarSource(read_steps(program, ["f32"] * len(calls), y.dtype), results)
+    lines += [*(f"v{n} = sums{n} * {call.scale!r}" for n, call in enumerate(calls)), *chain.lines]
     target = {0: "number", 1: "row[:, None]", 2: "column[None, :]"}
-    lines.append(y.store(target, f"(sums * {call.scale!r})", f"({in_rows})[:, None] & ({inside})[None, :]"))
-    title = f"{count} rows times {stack} weights of {width} rows in groups of {weight.group}"
-    return assemble("quantized_product", title, items, views[1].shape, lines, stack * tiles)
+    lines.append(y.store(target, f"({chain.value})", f"({in_rows})[:, None] & ({inside})[None, :]"))
+    title = f"{count} rows times {stack} weights of {width} rows in groups of {weight.group}: {program}"
+    items = [x, y, *(item for of_one in stored for item in of_one)]
+    options = LaunchOptions(chain.source())
+    return assemble("quantized_product", title, items, viewed[0][1].shape, lines, stack * tiles, options)
 
 
 def _decode(number: str, storage: str) -> str:
