@@ -73,8 +73,8 @@ INSTRUCTION_LEVELS = (*X86_LEVELS, *ARM_LEVELS)
 
 _FLAGS = {
     "abm": "lzcnt", "amx_bf16": "amx-bf16", "amx_fp16": "amx-fp16", "amx_int8": "amx-int8", "amx_tile": "amx-tile",
-    "avx512_bf16": "avx512bf16", "avx512_vnni": "avx512vnni", "bmi1": "bmi", "lahf_lm": "sahf", "pni": "sse3",
-    "sse4_1": "sse4.1", "sse4_2": "sse4.2",
+    "avx512_bf16": "avx512bf16", "avx512_fp16": "avx512fp16", "avx512_vnni": "avx512vnni", "bmi1": "bmi",
+    "lahf_lm": "sahf", "pni": "sse3", "sse4_1": "sse4.1", "sse4_2": "sse4.2",
 }  # fmt: skip
 """Linux's names of instructions, where LLVM has others."""
 

@@ -21,9 +21,9 @@ from einc_runtime.kernels.numpy.products import DenseProduct
 from einc_runtime.kernels.processor import find_instructions, name_processor
 
 OPENBLAS = "openblas"
-FAST_INSTRUCTIONS = {"bf16": frozenset({"avx512bf16", "amx-bf16"}), "f16": frozenset({"amx-fp16"})}
-"""What a processor has that multiplies 16-bit floats faster than f32. With `avx512fp16` alone, f16 takes as long as
-f32. Elsewhere their products are computed in f32."""
+FAST_INSTRUCTIONS = {"bf16": frozenset({"avx512bf16", "amx-bf16"}), "f16": frozenset({"avx512fp16", "amx-fp16"})}
+"""What a processor has, at least one of these, where products of 16-bit floats are computed in them: they are faster
+than those of f32, or (f16 with `avx512fp16`) as fast with half of the memory. Elsewhere they are computed in f32."""
 
 
 def choose_library(product: DenseProduct, side: int | None) -> str:
@@ -53,7 +53,7 @@ def prepare_product(product: DenseProduct, library: str, take: TakeArray) -> Res
 
 
 def is_multiplied(kind: str) -> bool:
-    """Whether products of this 16-bit type are computed by instructions for it, which are faster than those for f32."""
+    """Whether products of this 16-bit type are computed by instructions for it (`FAST_INSTRUCTIONS`)."""
     instructions = FAST_INSTRUCTIONS.get(kind, frozenset())
     return bool(instructions & find_instructions()) and onednn.is_available()
 
