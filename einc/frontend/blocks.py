@@ -64,6 +64,7 @@ def apply_call(context: LoweringContext, call: EvaluatedCall, lower_body: LowerB
         *constants.LIST_FUNCTIONS,
     ]
     hint = FOREIGN_CALLS.get(name) or did_you_mean(name, [*known, *SHAPE_FUNCTIONS, *list_library()])
+    hint = hint or "`einc library list` names definitions; a package that defines the operator must be installed"
     raise context.findings.fail(f"there is no operator or block '{name}'", call.syntax.span, hint)
 
 
