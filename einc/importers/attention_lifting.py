@@ -55,15 +55,15 @@ def find_attention(program: ArrayProgram, array: Array, arguments: tuple[Any, ..
     weights, value = arguments[:2]
     if array.rank not in (3, 4) or value.rank != array.rank:
         return None
-    weights = _skip_views(program, weights)
+    weights = skip_views(program, weights)
     sinks: Array | None = None
     sliced = program.find_origin(weights, "slice_axis")
     if sliced is not None:
-        weights = _skip_views(program, sliced[0])
+        weights = skip_views(program, sliced[0])
     normed = program.find_origin(weights, "softmax")
     if normed is None or normed[1] % weights.rank != weights.rank - 1:
         return None
-    scores = _skip_largest(program, _skip_views(program, normed[0]))
+    scores = skip_largest(program, skip_views(program, normed[0]))
     if sliced is not None:
         joined = _split_sinks(program, scores, sliced)
         if joined is None:
@@ -101,7 +101,7 @@ def _widen_products(program: ArrayProgram, read: _Scores, array: Array) -> _Scor
     return replace(read, query=parts[0], key=parts[1])
 
 
-def _skip_views(program: ArrayProgram, value: Array) -> Array:
+def skip_views(program: ArrayProgram, value: Array) -> Array:
     """What an array is without casts, and without reshapes that keep its last two dimensions."""
     while True:
         cast_ = program.find_origin(value, "cast")
@@ -114,7 +114,7 @@ def _skip_views(program: ArrayProgram, value: Array) -> Array:
             return value
 
 
-def _skip_largest(program: ArrayProgram, value: Array) -> Array:
+def skip_largest(program: ArrayProgram, value: Array) -> Array:
     """A softmax is the same without the largest element that was subtracted before."""
     operands = program.find_origin(value, "sub")
     if operands is None or not all(isinstance(part, Array) for part in operands[:2]):
@@ -124,7 +124,7 @@ def _skip_largest(program: ArrayProgram, value: Array) -> Array:
     if largest is None or largest[1] != "max" or largest[0].name != operands[0].name:
         return value
     same: Array = operands[0]
-    return _skip_views(program, same)
+    return skip_views(program, same)
 
 
 def _split_sinks(program: ArrayProgram, scores: Array, sliced: tuple[Any, ...]) -> tuple[Array, Array] | None:
@@ -149,7 +149,7 @@ def _read_scores(program: ArrayProgram, value: Array) -> _Scores | None:
     """The product at the start of a chain of factors, biases, masks and a soft cap."""
     reading = _Reading()
     for _ in range(_MAX_OPERATIONS_ON_SCORES):
-        value = _skip_views(program, value)
+        value = skip_views(program, value)
         product = program.find_origin(value, "matmul")
         if product is not None:
             query, right = product[:2]

@@ -16,6 +16,7 @@ from einc.importers.arrays.naming import name_dimensions
 from einc.importers.arrays.program import ArrayProgram
 from einc.importers.arrays.values import Array
 from einc.importers.arrays.views import Origin
+from einc.importers.attention_lifting import skip_largest, skip_views
 from einc.importers.origins import UNSEEN, pairs, read_number
 
 _NOTHING_LEFT = -1e30
@@ -23,10 +24,16 @@ _NOTHING_LEFT = -1e30
 
 
 def hide_choice(program: ArrayProgram, array: Array, arguments: tuple[Any, ...]) -> Array | None:
-    """A choice by pairs, which takes a number for all keys behind their query."""
-    condition, positive, negative = arguments[:3]
-    behind = find_behind(program, condition)
-    number = None if behind is None else read_number(positive if behind else negative)
+    """A choice by pairs, which takes a number for all keys behind their query; of two that have one, it is noted."""
+    behind = find_behind(program, arguments[0])
+    positive, negative = (
+        find_behind(program, choice) if (number := read_number(choice)) is None else number for choice in arguments[1:3]
+    )
+    if behind is None:
+        if positive is not None and positive == negative:
+            program.hidden[array.name] = positive
+        return None
+    number = positive if behind else negative
     return None if number is None else _hide(program, array, number)
 
 
@@ -43,6 +50,17 @@ def hide_weights(program: ArrayProgram, array: Array, arguments: tuple[Any, ...]
     """A softmax over keys, of which those behind a query are hidden."""
     behind = find_behind(program, arguments[0])
     if behind is None or behind > UNSEEN or arguments[1] % array.rank != array.rank - 1:
+        return None
+    return _hide(program, array, 0.0)
+
+
+def hide_sliced_weights(program: ArrayProgram, array: Array, arguments: tuple[Any, ...]) -> Array | None:
+    """The weights of keys that a softmax has beside that of a sink, which is cut off."""
+    normed = program.find_origin(skip_views(program, arguments[0]), "softmax")
+    scores = skip_largest(program, skip_views(program, normed[0])) if normed is not None else None
+    joined = program.find_origin(scores, "concat")
+    behind = find_behind(program, joined[0][0]) if joined is not None else None
+    if behind is None or behind > UNSEEN or arguments[2] != 0:
         return None
     return _hide(program, array, 0.0)
 

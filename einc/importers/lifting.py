@@ -19,7 +19,7 @@ from einc.importers.arrays.reducing import layer_norm, rms_norm, softmax
 from einc.importers.arrays.values import Array, Shape
 from einc.importers.arrays.views import Origin
 from einc.importers.attention_lifting import find_attention
-from einc.importers.causal_lifting import hide_choice, hide_sum, hide_weights
+from einc.importers.causal_lifting import hide_choice, hide_sliced_weights, hide_sum, hide_weights
 from einc.importers.origins import find_scaled, is_near, pairs
 from einc.importers.rotary_lifting import find_rotary
 
@@ -379,5 +379,6 @@ _LIFTING_RULES: dict[str, tuple[Rule, ...]] = {
     "rms_norm": (scale_layer_norm,),
     "where": (hide_choice,),
     "softmax": (hide_weights,),
+    "slice_axis": (hide_sliced_weights,),
     "matmul": (skip_expansion, read_transposed, find_experts, find_attention),
 }

@@ -32,6 +32,9 @@ TRIED, TAKEN = 4, 1
 RANDOM_OR_COMPLEX = ("rand", "bernoulli", "dropout", "normal", "complex", "fft", "multinomial", "empty")
 """Parts of names of operators whose results are random, complex, or any."""
 
+OF_ANY_ORDER = ("argsort",)
+"""Operators whose results are positions, of which PyTorch puts those of equal elements in any order."""
+
 TOLERANCES = {torch.float32: 5e-5, torch.float64: 1e-11, torch.float16: 5e-3, torch.bfloat16: 4e-2}
 """Relative to the largest element: a few roundings of the type, and for f32 sums in another order."""
 
@@ -68,6 +71,8 @@ def list_samples(info: Any, dtype: torch.dtype) -> Iterator[tuple[Applied, list[
     for sample in info.sample_inputs("cpu", dtype, requires_grad=False):
         leaves, structure = tree_flatten(((sample.input, *sample.args), sample.kwargs))
         tensors = [leaf for leaf in leaves if isinstance(leaf, torch.Tensor)]
+        if info.name in OF_ANY_ORDER and any(tensor.unique().numel() < tensor.numel() for tensor in tensors):
+            continue
         if tensors and all(tensor.numel() for tensor in tensors):
             yield Applied(info.op, leaves, structure), tensors
             kept += 1

@@ -12,9 +12,11 @@ import torch
 from torch import nn
 from torch.nn import functional as F
 
+import einc
 from einc.errors import ModelError
 from einc.importers.pytorch.importing import from_torch
-from tests.support.torch_models import check_model, compare, draw, import_undecomposed
+from einc_runtime.execution.session import Session
+from tests.support.torch_models import check_model, check_result, compare, draw, import_undecomposed
 
 Tensor = torch.Tensor
 
@@ -273,6 +275,35 @@ def test_folders_are_those_of_the_command(tmp_path: Path) -> None:
     stored = safetensors.numpy.load_file(tmp_path / "model.safetensors")
     assert {name: array.shape for name, array in stored.items()} == {"weight": (2, 3), "bias": (2,)}
     np.testing.assert_array_equal(stored["weight"], model.weights["weight"])
+
+
+def choose_keys(x: Tensor) -> Tensor:
+    """Attention to two keys that scores choose, beside a sink, under masks that are tables: x [1, tokens, width]."""
+    tokens = x.shape[1]
+    hidden = torch.full((tokens, tokens), float("-inf")).triu(1)
+    scores = x @ x.transpose(1, 2) + 0.1 * torch.arange(tokens)
+    chosen = (torch.relu(scores) + hidden).topk(2, -1)[1]
+    left_out = torch.ones_like(scores, dtype=torch.bool).scatter(-1, chosen, False)
+    mask = torch.where(
+        left_out, torch.finfo(x.dtype).min, torch.zeros(tokens, tokens) + hidden.clamp(min=torch.finfo(x.dtype).min)
+    )
+    both = torch.cat([scores + mask, torch.full((1, tokens, 1), 0.3)], -1)
+    return both.softmax(-1)[..., :-1] @ x
+
+
+def test_keys_that_are_chosen_have_steps() -> None:
+    x = draw(1, 7, 4)
+    model = from_torch(Computation(choose_keys), (x,))
+    check_model(model, Computation(choose_keys), (x,), sites=(2,))
+    plan = einc.compile(model, "host", 1, step={"n7": 1})
+    with Session(plan.bundle, backend="cpu") as session:
+        (positions,) = {tensor.name for tensor in session.inputs} - set(model.inputs)
+        session.load_weights(model.weights)
+        rows = [
+            np.array(session.run({model.inputs[0]: x[:, at : at + 1].numpy(), positions: np.array([at])})["output0"])
+            for at in range(7)
+        ]
+    check_result(torch.from_numpy(np.concatenate(rows, 1)), choose_keys(x), 2e-5, "rows of steps")
 
 
 class Recurrent(nn.Module):

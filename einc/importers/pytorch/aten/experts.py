@@ -7,6 +7,7 @@ from einc.importers.arrays.elementwise import apply, cast
 from einc.importers.arrays.extents import make_extent
 from einc.importers.arrays.moving import reshape, transpose
 from einc.importers.arrays.products import multiply_picked
+from einc.importers.arrays.reducing import reduce
 from einc.importers.arrays.values import Array, UnsupportedError
 from einc.importers.pytorch.aten.table import Call, aten
 
@@ -32,14 +33,21 @@ def convert_grouped_mm(
 
 @aten("histc")
 def convert_histogram(call: Call, self_: Array, bins: int = 100, min: float = 0, max: float = 0) -> Array:
-    """How many elements each of the bins between two numbers has; the last one has its upper bound, too."""
-    if max <= min:
-        raise UnsupportedError("a histogram between bounds that are data")
+    """How many elements each of the bins between two numbers has; the last one has its upper bound, too. Bounds that
+    are equal are those of the elements, and one more on both sides where these are equal."""
     program = call.program
-    flat = cast(program, reshape(program, self_, [-1]), ElementType.F32)
-    moved = apply(program, "mul", apply(program, "sub", flat, float(min)), bins / (max - min), hint="bin")
+    type_ = self_.type if self_.type.bits > ElementType.F32.bits else ElementType.F32
+    flat = cast(program, reshape(program, self_, [-1]), type_)
+    low, high = (program.constant(float(bound), type_) for bound in (min, max))
+    if min == max:
+        low, high = (reduce(program, flat, operation, None, hint=operation) for operation in ("min", "max"))
+        apart = cast(program, apply(program, "eq", low, high), type_)
+        low, high = apply(program, "sub", low, apart, hint="low"), apply(program, "add", high, apart, hint="high")
+    width = apply(program, "sub", high, low)
+    above = apply(program, "mul", apply(program, "sub", flat, low), float(bins))
+    moved = apply(program, "div", above, width, hint="bin")
     placed = program.place(cast(program, apply(program, "floor", moved), ElementType.I64))
-    last = program.place(cast(program, apply(program, "eq", flat, float(max)), ElementType.I64))
-    text = "sum[r0](where({0}[r0] - {1}[r0] == i0, 1, 0))"
+    last = program.place(cast(program, apply(program, "eq", flat, high), ElementType.I64))
+    text = 'sum[r0](cast({0}[r0] - {1}[r0] == i0, "i64"))'
     counts = program.equation(call.hint, ["i0="], text, [placed, last], [make_extent(bins)], ElementType.I64)
     return call.cast(counts)
