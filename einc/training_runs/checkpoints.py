@@ -29,7 +29,8 @@ Array = np.ndarray[Any, np.dtype[Any]]
 CHECKPOINT_FILE = "step-{:08d}.safetensors"
 _CHECKPOINT_NAME = re.compile(r"step-(\d{8})\.safetensors")
 FACTS_PREFIX = "training."
-_PLAIN = re.compile(r"[^\[\]*]+")
+_PLAIN = re.compile(r"[^\[\]*]+(\[\d+:\d+\])?")
+"""Names in weight files of one tensor, or of some of its rows, which readers put together with others."""
 
 
 @dataclass(slots=True)

@@ -201,3 +201,29 @@ def test_rows_of_inputs(folder: Path) -> None:
     with pytest.raises(ArrayFault, match="as many rows"):
         open_batches(step.bundle, ["x=x.npy", "t=t.npy"], 5)
     assert RunProgress(0, b"").step == 0
+
+
+def test_weights_of_rows_are_read_from_checkpoints(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A text that reads rows of tensors trains; another one reads the rows, or the tensor, from its checkpoint."""
+    monkeypatch.chdir(tmp_path)
+    text = "model r\ndim n = 4\ndim w = 3\ndim h = 2\ndim d = 5\ninput x : f32[n, w]\n"
+    weights = 'weight a : f32[h, d, w] from "qkv[0:10]"\nweight b : f32[d, w] from "qkv[10:15]"\n'
+    text += f"{weights}p[n, h, d] = x[n, w] * a[h, d, w]\nq[n, d] = x[n, w] * b[d, w]\n"
+    text += 'e = sum(p, "h") - q\noutput loss = mean(e * e, "n", "d")\n'
+    step = es.compile(text, "host", 1, train="loss", optimizer="sgd", selector="eindecomp", schedule="naive")
+    Path("step.bin").write_bytes(encode(step.bundle))
+    np.save("x.npy", np.random.default_rng(1).standard_normal((10, 3)).astype("f4"))
+    run = ["--weights", "init:0", "--steps", "2", "--rate", "0.1", "--checkpoints", "run"]
+    assert main(["train", "step.bin", "--data", "x=x.npy", *run]) == 0
+    (last,) = Path("run").iterdir()
+    stored = load_file(last)
+    assert stored["qkv[0:10]"].shape == (2, 5, 3)
+    full = "model s\ndim n = 4\ndim w = 3\ndim r = 15\ninput x : f32[n, w]\n"
+    full += 'weight c : f32[r, w] from "qkv"\nweight k : f32[5, w] from "qkv[10:15]"\n'
+    full += "y[n, r] = x[n, w] * c[r, w]\nz[i = 5, n] = k[i, w] * x[n, w]\noutput y, z\n"
+    plan = es.compile(full, "host", 1, selector="eindecomp", schedule="naive").loadWeights(str(last))
+    rows = np.concatenate([stored["qkv[0:10]"].reshape(10, 3), stored["qkv[10:15]"]])
+    x = np.eye(4, 3, dtype="f4")
+    outputs = plan.run(x=x)
+    np.testing.assert_allclose(outputs["y"], x @ rows.T, rtol=1e-6)
+    np.testing.assert_allclose(outputs["z"], rows[10:] @ x.T, rtol=1e-6)

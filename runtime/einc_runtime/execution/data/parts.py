@@ -1,10 +1,12 @@
 """Tensors in parts: blocks of one tensor as arrays of their own, with names that say where they lie.
 
-`y[0:192, 192:384]` has rows 0 to 191 of `y`, and columns 192 to 383. A block that is a whole tensor has its name.
+`y[0:192, 192:384]` has rows 0 to 191 of `y`, and columns 192 to 383; `y[0:192]` has these rows, of which each is whole,
+and its array may have the elements of a row in several dimensions. A block that is a whole tensor has its name.
 """
 
 from __future__ import annotations
 
+import math
 import re
 from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass
@@ -26,10 +28,11 @@ _PART_NAME = re.compile(r"(?P<name>.+)\[(?P<ends>\d{1,18}:\d{1,18}(?:, \d{1,18}:
 
 @dataclass(frozen=True, slots=True)
 class TensorPart:
-    """A block of a tensor, and the name of the array that has it."""
+    """A block of a tensor, and the name of the array that has it; whether its name says nothing but rows."""
 
     block: Block
     stored: str
+    has_rows: bool = False
 
 
 def name_block(name: str, block: Block, shape: Sequence[int]) -> str:
@@ -52,6 +55,19 @@ def find_parts(names: Collection[str]) -> Mapping[str, tuple[TensorPart, ...]]:
     return {name: tuple(tensor_parts) for name, tensor_parts in parts_by_name.items()}
 
 
+def _extend_rows(part: TensorPart, shape: Sequence[int]) -> TensorPart:
+    """The part of a tensor of that shape: rows are whole where nothing is said of them."""
+    lower, upper = part.block.lower, part.block.upper
+    if len(lower) != 1 or len(shape) < 2:
+        return part
+    return TensorPart(Block((*lower, *(0 for _ in shape[1:])), (*upper, *shape[1:])), part.stored, has_rows=True)
+
+
+def _has_elements(shape: Sequence[int], part: TensorPart) -> bool:
+    """Whether an array of that shape has the block, or as many elements as rows have."""
+    return tuple(shape) == part.block.shape or (part.has_rows and math.prod(shape) == part.block.size)
+
+
 def join_parts(
     tensor: Tensor, parts: Sequence[TensorPart], files: StoredArrays, needed_blocks: Sequence[Block]
 ) -> StoredArray | str:
@@ -61,11 +77,12 @@ def join_parts(
     memory either, until something is written there.
     """
     full_block = Block.whole(tensor.shape)
+    parts = [_extend_rows(part, tensor.shape) for part in parts]
     stored_parts = [(part, files.find(part.stored)) for part in parts]
     for part, array in stored_parts:
         if not full_block.contains(part.block) or not part.block.size:
             return f"should be {tensor.dtype}{list(tensor.shape)}, and '{part.stored}' is not inside"
-        if array.shape != part.block.shape:
+        if not _has_elements(array.shape, part):
             return (
                 f"is in parts, of which '{part.stored}' should be {list(part.block.shape)}, found {list(array.shape)}"
             )
@@ -92,7 +109,7 @@ def join_parts(
             slices: tuple[Any, ...] = tuple(
                 slice(lo, up) for lo, up in zip(part.block.lower, part.block.upper, strict=True)
             )
-            values[(*slices, ...)] = array.read(tensor)
+            values[(*slices, ...)] = array.read(tensor).reshape(part.block.shape)
         return values
 
     return StoredArray(kinds[0], tensor.shape, read)
