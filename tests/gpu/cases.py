@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -19,7 +20,7 @@ Definitions = tuple[tuple[str, str], ...]
 @dataclass(frozen=True, slots=True)
 class Case:
     """A model in one dtype (None: as it stands), for every number of sites; `slow` ones are too large for a CPU. All
-    runs of a `reproducible` one must have the same bits."""
+    runs of a `reproducible` one must have the same bits. Its states may have another type than the text says."""
 
     name: str
     dtype: str | None
@@ -29,6 +30,7 @@ class Case:
     slow: bool = False
     label: str = ""
     reproducible: bool = False
+    states: str = ""
 
     @property
     def title(self) -> str:
@@ -37,10 +39,11 @@ class Case:
     @property
     def uses_libraries(self) -> bool:
         """Whether flash-attn or PyTorch may compute its attention."""
-        return self.dtype in ("f16", "bf16") and "attention(" in self.text()
+        return self.dtype in ("f16", "bf16") and not self.states and "attention(" in self.text()
 
     def text(self) -> str:
-        return TEXTS.get(self.name) or (MODELS / f"{self.name}.ein").read_text()
+        text = TEXTS.get(self.name) or (MODELS / f"{self.name}.ein").read_text()
+        return re.sub(r"(state \w+ *: )\w+", rf"\g<1>{self.states}", text) if self.states else text
 
 
 def _sizes(**values: object) -> Definitions:
@@ -57,6 +60,7 @@ CASES: tuple[Case, ...] = (
     Case("llama", "f32", preset="tiny"),
     Case("llama", "bf16", preset="tiny", sites=(1, 4)),
     Case("llama_decode", "f32", preset="tiny"),
+    Case("llama_decode", "bf16", preset="tiny", sites=(1, 4), label="caches of 8 bits", states="f8e4m3"),
     Case("llama_block", "f16", _UNEVEN_BLOCK, sites=ALL_SITES, label="reproducible", reproducible=True),
     Case("llama_block", "f32", _UNEVEN_BLOCK, sites=(1, 3, 8), label="reproducible", reproducible=True),
     Case("llama_decode", "bf16", preset="tiny", sites=(1, 3, 8), label="reproducible", reproducible=True),

@@ -13,6 +13,7 @@ from typing import Any
 
 from einc_runtime.execution.base import TaskRecord
 from einc_runtime.execution.cuda.executor import CudaExecutor
+from einc_runtime.execution.cuda.streams import StepKind
 from einc_runtime.execution.trace import task_kind
 from einc_runtime.plan.index_equations import parse_index_equation
 from einc_runtime.plan.regions import reads_of, writes_of
@@ -41,7 +42,7 @@ def steps(executor: CudaExecutor, times: dict[str, float], ceilings: Ceilings, m
     with_it = {  # what steps do besides their own task
         schedule.steps[step.after[0]].task: step.task
         for step in schedule.steps
-        if step.stream is None and isinstance(tasks[step.task], KernelTask)
+        if step.stream is None and step.kind is StepKind.TASK and isinstance(tasks[step.task], KernelTask)
     }
     groups: dict[tuple[str, str], list[tuple[float, float]]] = {}
     for number, _lane, start, end in sorted(records, key=lambda record: record[2]):

@@ -21,6 +21,7 @@ from einc_runtime.kernels.triton.early_read import build_early_read
 from einc_runtime.kernels.triton.launches import KernelLaunch, KernelSource, as_layout
 from einc_runtime.kernels.triton.multicast_sum import build_multicast_sum
 from einc_runtime.kernels.triton.product import build_gated_product, build_product, list_tiles
+from einc_runtime.kernels.triton.quantized import build_stored_gated
 from einc_runtime.plan.scalar_functions import CAST, SCALAR_FUNCTIONS
 from einc_runtime.plan.schema import QUANTIZED, Block
 from tests.support.aggregate_cases import CASES as AGGREGATE_CASES
@@ -292,6 +293,21 @@ def test_reading_ahead_asks_for_a_line_of_the_cache(architecture, tmp_path):
     text = machine_code(launch.source, architecture, tmp_path)
     assert text.count("CCTL.E.PF2") == 2  # two lines for each thread
     assert "LDG" not in text
+
+
+@pytest.mark.parametrize("architecture", ["sm_80", "sm_90", "sm_100", "gfx942"])
+@pytest.mark.parametrize("stored", ["f8e4m3", "i4x2"])
+def test_two_products_with_stored_weights_and_their_map_compile(stored, architecture):
+    width, scale = (256, "bf16") if stored == "i4x2" else (512, "f32")
+    x, y, *middle = (as_layout(array("bf16", 8, n, at=n)) for n in (512, 256, 257, 258))
+    middle = [view[:, :256] for view in middle]
+    weights = [[as_layout(array(stored, 256, width, at=n)), as_layout(array(scale, 256, 4, at=n + 1))] for n in (1, 3)]
+    product = {"equation": "t k, n k -> t n", "group": 128}
+    pairs = zip(weights, middle, strict=True)
+    parts = [Invocation("quantized_contract", product, [x, *weight], [result]) for weight, result in pairs]
+    joined = {"program": "t0 = silu x0; t1 = mul t0 x1", "indices": "t n, t n -> t n"}
+    call = build_stored_gated(*parts, Invocation("map", joined, middle, [y]), (0, 1))
+    assert compile_source(call.source, architecture).code
 
 
 def test_an_error_of_triton_is_one_line():
