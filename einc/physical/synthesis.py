@@ -83,6 +83,10 @@ MAX_EXCHANGE_ACTIONS = 500
 """Of one exchange program in a plan: a limit of the time that simulating takes."""
 
 
+MAX_REPEATED = 64
+"""Exchanges that are kept for layers that repeat: those of a layer are fewer, and each may have thousands of atoms."""
+
+
 Members = tuple[tuple[int, ...], ...]
 """The sites of every partition."""
 
@@ -146,6 +150,9 @@ class SynthesizingScheduler:
         self._left = 1
         self._least_gain_ms = 0.0
         self._results: dict[tuple[object, ...], SearchResult] = {}
+        self._repeated: dict[
+            int, tuple[ScheduledExchange, ScheduledExchange]
+        ] = {}  # with the naive
         self._written: dict[tuple[Program, tuple[Action, ...]], tuple[Exchange, tuple[Firing, ...]]] = {}
 
     @property
@@ -161,13 +168,19 @@ class SynthesizingScheduler:
         self._scope = scope
         self._left = exchanges
         self.improved = False
+        self._repeated.clear()
         self._least_gain_ms = WORTH_SEARCHING * plan_ms if self._sites > MAX_SEARCHED_SITES else 0.0
 
     def schedule(
         self, node: str, inflows: Sequence[Inflow], functions: int, busy_ms: Sequence[float] | None = None
     ) -> ScheduledExchange:
         self._left -= 1
-        return self._improve(node, inflows, self.naive.schedule(node, inflows, functions, busy_ms))
+        naive = self.naive.schedule(node, inflows, functions, busy_ms)
+        if id(naive) not in self._repeated:  # one object for all layers that ask for it alike
+            self._repeated[id(naive)] = naive, self._improve(node, inflows, naive)
+            if len(self._repeated) > MAX_REPEATED:
+                del self._repeated[next(iter(self._repeated))]
+        return self._repeated[id(naive)][1]
 
     def bring(self, node: str, inflows: Sequence[Inflow], sites: tuple[int, ...]) -> ScheduledExchange:
         """The fastest exchange found for function specifications at these sites. Raises MachineError as `schedule`."""
