@@ -150,9 +150,7 @@ class SynthesizingScheduler:
         self._left = 1
         self._least_gain_ms = 0.0
         self._results: dict[tuple[object, ...], SearchResult] = {}
-        self._repeated: dict[
-            int, tuple[ScheduledExchange, ScheduledExchange]
-        ] = {}  # with the naive
+        self._repeated: dict[int, tuple[ScheduledExchange, ScheduledExchange]] = {}  # with the naive
         self._written: dict[tuple[Program, tuple[Action, ...]], tuple[Exchange, tuple[Firing, ...]]] = {}
 
     @property
