@@ -1,12 +1,13 @@
 """Whether any plan that is drawn or well known is predicted faster than the one that the compiler chooses.
 
     python -m tests.bench.optimality [--draws 20] [--schedule naive|synthesized] [--case NAME]... [--machine NAME]...
-        [--sites P]... [--growth] [--known] [--processes 2] [--file build/optimality.json] [--write]
+        [--sites P]... [--climb STEPS] [--growth] [--known] [--processes 2] [--file build/optimality.json] [--write]
 
 A case is a workload on the first sites of a machine. Its draws come from the candidates of `--selector random` and, in
 turn, from all those that `fastest` chooses among. Well-known plans are those of `--baseline`. Models that decode have
-four layers here. `--growth` compares instead what is chosen for 1 to 8 sites: no preset may get slower with
-another site, and attention over 128K tokens must speed up nearly as the sites do.
+four layers here. With `--climb`, a random plan is also improved by so many random changes of single operators, of which
+those are kept that make it faster. `--growth` compares instead what is chosen for 1 to 8 sites: no preset may get
+slower with another site, and attention over 128K tokens must speed up nearly as the sites do.
 
 Plans that must take longer than the chosen one, whatever their placement and exchanges (`plan_bounds`), are counted and
 not built.
@@ -76,7 +77,7 @@ class Case:
 class Result:
     """Predicted ms. A draw is None if it was not built, since it must be slower than the chosen plan (`slower` counts
     these), since it does not fit, or since its sites cannot talk. So are well-known plans; `slower_baselines` has the
-    names of those that must be slower."""
+    names of those that must be slower. `climbed` is what hill climbing of `steps` steps reached."""
 
     chosen_ms: float = math.inf
     contender: str = ""
@@ -85,6 +86,8 @@ class Result:
     baselines: dict[str, float | None] = field(default_factory=dict)
     slower_baselines: list[str] = field(default_factory=list)
     seconds: float = 0.0
+    climbed: float = math.inf
+    steps: int = 0
 
     @property
     def fastest_draw(self) -> float:
@@ -96,14 +99,14 @@ class Result:
         return min(built, default=(math.inf, "no well-known plan"))
 
 
-def compare(case: Case, known: Result | None, draws: int) -> Result:
+def compare(case: Case, known: Result | None, draws: int, steps: int = 0) -> Result:
     """What is chosen, and the plans beside it. Takes from `known` what it has, and draws as many as are missing."""
     from einc.logical.problem import build_problem
     from einc.search.baselines import build_baselines
 
     start = time.monotonic()
     result = known or _choose(case)
-    if draws > len(result.draws):
+    if draws > len(result.draws) or steps > result.steps:
         compiled = _compile(case, schedule="naive", selector="random")  # the graph is the same, and this is quick
         builder = _Builder(case, compiled.graph, compiled.target.machine, result.chosen_ms)
         problem = build_problem(compiled.graph, case.sites, flexible=True)
@@ -120,8 +123,26 @@ def compare(case: Case, known: Result | None, draws: int) -> Result:
             ms = builder.build(offered, [int(generator.random() * len(one)) for one in offered.candidates])
             result.draws.append(ms)
             result.slower += builder.was_slower
+        if steps > result.steps:
+            result.climbed, result.steps = climb(builder, problem, steps), steps
     result.seconds += time.monotonic() - start
     return result
+
+
+def climb(builder: _Builder, problem: Any, steps: int, seed: int = 0) -> float:
+    """The predicted ms of a random plan after so many random changes of single operators, those that are kept."""
+    generator = random.Random(seed)
+    plan = [generator.randrange(len(options)) for options in problem.candidates]
+    fastest = math.inf
+    for _ in range(1 + steps):  # the plan itself is first
+        changed = list(plan)
+        if fastest < math.inf:
+            node = generator.randrange(len(plan))
+            changed[node] = generator.randrange(len(problem.candidates[node]))
+        ms = builder.build(problem, changed, limit=fastest)
+        if ms is not None and ms < fastest:
+            plan, fastest = changed, ms
+    return fastest
 
 
 def _compile(case: Case, **how: str) -> Any:
@@ -164,16 +185,18 @@ class _Builder:
         self._synthesizing = None if case.schedule == "naive" else SynthesizingScheduler(machine, case.sites)
         self.was_slower = False
 
-    def build(self, problem: Any, chosen: Sequence[int], spread: bool = True) -> float | None:
+    def build(
+        self, problem: Any, chosen: Sequence[int], spread: bool = True, limit: float | None = None
+    ) -> float | None:
         """The predicted ms; None where the plan does not fit, where sites cannot talk, or if it must be slower than the
-        limit: then `was_slower` is true."""
+        limit, by default that of the chosen plan: then `was_slower` is true."""
         from einc.errors import CapacityError, MachineError
         from einc.logical.optimize import build_choices
         from einc.logical.plan import LogicalPlan
         from einc.physical.build import build, build_fast
 
         candidates = [options[c] for options, c in zip(problem.candidates, chosen, strict=True)]
-        limit = self._limit * (1 + ROUNDING)
+        limit = (self._limit if limit is None else limit) * (1 + ROUNDING)
         self.was_slower = self._bounds.bound(candidates, limit) > limit
         if self.was_slower:
             return None
@@ -207,6 +230,8 @@ def list_faults(results: dict[Case, Result], growth: bool) -> Iterator[str]:
         if own.fastest_draw < limit:
             seed = own.draws.index(own.fastest_draw)
             yield f"{case}: {own.chosen_ms:.4f} ms, and draw {seed} takes {own.fastest_draw:.4f}"
+        if own.climbed < limit:
+            yield f"{case}: {own.chosen_ms:.4f} ms, and hill climbing of {own.steps} steps takes {own.climbed:.4f}"
         known_ms, name = own.fastest_baseline
         if known_ms < limit:
             yield f"{case}: {own.chosen_ms:.4f} ms, and {name} takes {known_ms:.4f}"
@@ -293,14 +318,16 @@ class Memory:
         draft.replace(self._file)
 
 
-def run(cases: Sequence[Case], memory: Memory, draws: int, processes: int) -> None:
+def run(cases: Sequence[Case], memory: Memory, draws: int, processes: int, steps: int = 0) -> None:
     """Computes what is missing, and says what was found of each case."""
     known = memory.results
-    missing = [case for case in cases if case not in known or len(known[case].draws) < draws]
+    missing = [
+        case for case in cases if case not in known or len(known[case].draws) < draws or known[case].steps < steps
+    ]
     start = time.monotonic()
     print(f"{len(cases)} cases, {len(missing)} to compute", flush=True)
     with ProcessPoolExecutor(processes, mp_context=get_context("spawn"), initializer=_calm) as pool:
-        pending = {pool.submit(compare, case, known.get(case), draws): case for case in missing}
+        pending = {pool.submit(compare, case, known.get(case), draws, steps): case for case in missing}
         try:
             for number, done in enumerate(as_completed(pending)):
                 case, own = pending[done], done.result()
@@ -310,6 +337,7 @@ def run(cases: Sequence[Case], memory: Memory, draws: int, processes: int) -> No
                     f"{time.monotonic() - start:6.0f} s [{number + 1}/{len(missing)}] {case}: {own.chosen_ms:.4f} ms "
                     f"({own.contender}); drawn {own.fastest_draw / own.chosen_ms:.3f} "
                     f"and {own.slower} of {len(own.draws)} slower by bound; {name} {known_ms / own.chosen_ms:.3f}, "
+                    f"climbed {own.climbed / own.chosen_ms:.3f}, "
                     f"{own.seconds:.0f} s",
                     flush=True,
                 )
@@ -340,6 +368,7 @@ def main(arguments: list[str] | None = None) -> int:
     parser.add_argument("--case", action="append", choices=(*BLOCKS, *CHAINS, *DECODES), help="all by default")
     parser.add_argument("--machine", action="append")
     parser.add_argument("--sites", type=int, action="append")
+    parser.add_argument("--climb", type=int, default=0, help="steps of hill climbing from a random plan")
     parser.add_argument("--growth", action="store_true", help="compare what is chosen for 1 to 8 sites")
     parser.add_argument("--known", action="store_true", help="compute nothing, and show what is known of all cases")
     parser.add_argument("--processes", type=int, default=len(os.sched_getaffinity(0)))
@@ -352,7 +381,7 @@ def main(arguments: list[str] | None = None) -> int:
         both = [replace(case, schedule=schedule) for schedule in schedules for case in cases]
         cases = [case for case in both if case in memory.results]
     else:
-        run(cases, memory, options.draws or (0 if options.growth else 20), options.processes)
+        run(cases, memory, options.draws or (0 if options.growth else 20), options.processes, options.climb)
     found = {case: memory.results[case] for case in cases}
     table = tabulate_growth(found) if options.growth else tabulate(found)
     faults = list(list_faults(found, options.growth))
