@@ -154,7 +154,7 @@ test-processors: .venv/dev  ## kernels and plans at each level of instructions t
 test-arm: .venv/dev  ## kernels and plans as aarch64, emulated by qemu (needs root: Debian's qemu-user-static, debootstrap)
 	-command -v qemu-aarch64-static >/dev/null && command -v debootstrap >/dev/null || \
 		{ apt-get update -qq && apt-get install -y -qq --no-install-recommends qemu-user-static debootstrap >/dev/null; }
-	$(BIN)/python -m tests.arm
+	$(BIN)/python -m tests.arm --jobs $(JOBS)
 
 test-triton: .venv/triton  ## GPU kernels without a GPU: run in Triton's interpreter, and compiled
 	TRITON_INTERPRET=1 $(PYTEST) -n $(JOBS) tests/triton/live_kernels.py tests/triton/live_attention.py \

@@ -37,8 +37,9 @@ FEWER = TESTS[:4]
 @click.command()
 @click.option("--level", "names", multiple=True, help="Try this level alone; several times for several.")
 @click.option("--all", "every", is_flag=True, help="All tests at each level.")
+@click.option("--jobs", default="auto", show_default=True, help="Processes of pytest.")
 @click.argument("paths", nargs=-1)
-def main(names: tuple[str, ...], every: bool, paths: tuple[str, ...]) -> None:
+def main(names: tuple[str, ...], every: bool, jobs: str, paths: tuple[str, ...]) -> None:
     """Tries the levels of ARM, on PATHS or on a sample of tests."""
     missing = list_missing()
     if missing:
@@ -49,7 +50,7 @@ def main(names: tuple[str, ...], every: bool, paths: tuple[str, ...]) -> None:
             continue
         tests = paths or (TESTS if every or number == 0 or names else FEWER)
         click.echo(f"--- {level.name}: {PROCESSORS[level.name]}")
-        command = [str(python), "-m", "pytest", "-q", "-p", "no:cacheprovider", *tests]
+        command = [str(python), "-m", "pytest", "-n", jobs, "-q", "-p", "no:cacheprovider", *tests]
         environment = {**os.environ, PROCESSOR: level.name, "QEMU_CPU": PROCESSORS[level.name]}
         begin = time.monotonic()
         if subprocess.run(command, env=environment, cwd=ROOT).returncode:

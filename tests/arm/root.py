@@ -5,6 +5,7 @@ Nothing of it is installed: packages of Debian and wheels are unpacked. Making i
 
 from __future__ import annotations
 
+import hashlib
 import os
 import shutil
 import subprocess
@@ -23,7 +24,7 @@ LIBRARIES = "python3,python3-minimal,libgomp1,libstdc++6,libatomic1"
 PLATFORMS = ("manylinux_2_28_aarch64", "manylinux_2_17_aarch64", "manylinux2014_aarch64")
 WHEELS = (
     "click", "highspy", "hypothesis", "jinja2", "lapx", "lark", "llvmlite", "ml_dtypes", "msgpack", "msgspec", "numpy",
-    "pytest", "rich", "safetensors", "threadpoolctl", "tokenizers",
+    "pytest", "pytest-xdist", "rich", "safetensors", "threadpoolctl", "tokenizers",
 )  # fmt: skip
 """What einc needs, but for libraries that there are for x86-64 alone, and what these tests do."""
 
@@ -31,6 +32,7 @@ _CUSTOMIZE = """import os, sys
 sys.executable = os.environ["EINC_ARM_PYTHON"]
 """
 _RUN = """#!/bin/sh
+# {contents}
 # Runs Debian's Python for arm64, and in it this checkout; processes that it starts run the same way.
 export EINC_ARM_PYTHON="{python}" PYTHONPATH="{root}:{root}/runtime:{packages}"
 exec {emulator} -L "{system}" "{system}/usr/bin/python{version}" "$@"
@@ -47,7 +49,7 @@ def list_missing() -> list[str]:
     missing = []
     if find_emulator() is None:
         missing.append(f"{' or '.join(EMULATORS)}: apt-get install qemu-user-static")
-    if PYTHON.exists():
+    if has_root():
         return missing
     if shutil.which("debootstrap") is None:
         missing.append("debootstrap, which downloads Debian's packages: apt-get install debootstrap")
@@ -58,9 +60,19 @@ def list_missing() -> list[str]:
     return missing
 
 
+def has_root() -> bool:
+    """Whether the folder is there, and made of what this file says now."""
+    return PYTHON.exists() and name_contents() in PYTHON.read_text()
+
+
+def name_contents() -> str:
+    """Another text for other packages."""
+    return hashlib.sha256(repr((SUITE, VERSION, LIBRARIES, WHEELS)).encode()).hexdigest()
+
+
 def make_root() -> Path:
-    """The script that runs Python for arm64; makes the folder where it is missing, or was not finished."""
-    if PYTHON.exists():
+    """The script that runs Python for arm64; makes the folder where it is missing, unfinished or of other packages."""
+    if has_root():
         return PYTHON
     shutil.rmtree(FOLDER, ignore_errors=True)
     PACKAGES.mkdir(parents=True)
@@ -77,7 +89,13 @@ def make_root() -> Path:
         shutil.unpack_archive(wheel, PACKAGES, "zip")
     (PACKAGES / "sitecustomize.py").write_text(_CUSTOMIZE)
     script = _RUN.format(
-        emulator=find_emulator(), python=PYTHON, root=ROOT, packages=PACKAGES, system=SYSTEM, version=VERSION
+        contents=name_contents(),
+        emulator=find_emulator(),
+        python=PYTHON,
+        root=ROOT,
+        packages=PACKAGES,
+        system=SYSTEM,
+        version=VERSION,
     )
     temporary = PYTHON.with_suffix(".new")
     temporary.write_text(script)
