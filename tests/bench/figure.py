@@ -104,6 +104,8 @@ def draw(panels: list[Results], path: Path = FIGURE) -> None:
         y += len(peers) * STEP + CASE_GAP
     width, height = max(_left(len(panels)) - GAP + 12, MIN_WIDTH), y + 24
     head = _draw_frame(panels, y)
+    lines_at_one = [_left(number) + _length(1) for number in range(len(panels))]
+    body += [f'<path class="line" d="M{x:.1f} {TOP - 4}V{y}"/>' for x in lines_at_one]
     rules = "".join(f" .c{n} {{ fill: {peer.light}; }}" for n, peer in enumerate(PEERS))
     dark = "".join(f" .c{n} {{ fill: {peer.dark}; }}" for n, peer in enumerate(PEERS))
     style = f"<style>{_STYLE}{rules}\n@media (prefers-color-scheme: dark) {{ {_DARK}{dark} }}\n</style>"
@@ -120,7 +122,7 @@ def _left(number: int) -> int:
 
 
 def _draw_frame(panels: list[Results], bottom: int) -> Iterator[str]:
-    """Title, legend, and each panel's title, grid and line at 1."""
+    """Title, legend, and each panel's title and grid."""
     yield _text(8, 20, TITLE, "bold")
     for number, peer in enumerate(PEERS):
         x = LEFT + number * LEGEND
@@ -128,14 +130,13 @@ def _draw_frame(panels: list[Results], bottom: int) -> Iterator[str]:
         yield _text(x + 17, 34 + BAR, peer.name)
     for number, results in enumerate(panels):
         x = _left(number)
-        for row, words in enumerate(results.title.rsplit(", ", 1)):
+        for row, words in enumerate(results.title.replace(" (", "\n").replace(")", "").split("\n")):
             yield _text(x, 62 + 13 * row, words, "soft" if row else "bold")
         yield f'<rect class="slow" x="{x + _length(1):.1f}" y="{TOP - 4}" width="{PANEL - _length(1):.1f}" ' \
               f'height="{bottom - TOP + 4}"/>'  # fmt: skip
         for tenths in (0, 5, 10, 15):
             across = x + _length(tenths / 10)
-            kind = "line" if tenths == 10 else "grid"
-            yield f'<path class="{kind}" d="M{across:.1f} {TOP - 4}V{bottom}"/>'
+            yield f'<path class="grid" d="M{across:.1f} {TOP - 4}V{bottom}"/>'
             yield _text(across, bottom + 14, f"{tenths / 10:g}", "soft", middle=True)
 
 
