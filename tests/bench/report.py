@@ -23,7 +23,8 @@ def table(record: Record) -> list[tuple[str, str, str, str, str]]:
         ratio = "" if row.ratio is None else "{1:.2f} ({0:.2f} to {2:.2f})".format(*row.ratio)
         if row.rounds < record.pairs:
             ratio += f"; dropped out after {row.rounds} rounds" if row.rounds else "dropped out"
-        lines.append((row.competitor, f"{row.ms:.1f}", str(row.megabytes), f"{row.first_s:.2f}", ratio))
+        first = f"{row.first_s:.2f}" if row.first_s else "-"
+        lines.append((row.competitor, f"{row.ms:.1f}", str(row.megabytes), first, ratio))
     return lines
 
 
