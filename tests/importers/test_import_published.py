@@ -51,7 +51,7 @@ def test_without_its_packages_one_error_says_what_to_install(monkeypatch: pytest
         (ImportRequest(caches=True), {}, "--caches means nothing"),
         (ImportRequest(batch=3), {}, "it reads one sequence"),
         (ImportRequest(pool="mean"), {}, "means nothing for a GPT2LMHeadModel"),
-        (ImportRequest(), {"quantization_config": {}}, "quantized weights of a model of gpt2 are not supported"),
+        (ImportRequest(), {"quantization_config": {}}, "quant_method is missing"),
     ],
 )
 def test_what_is_not_there_for_them(request_: ImportRequest, further: dict[str, Any], problem: str) -> None:
