@@ -185,7 +185,7 @@ test-onnx: .venv/onnx  ## ONNX's own tests of its operators and models, imported
 
 test-mpi: .venv/mpi  ## plans in several processes, over MPI: the bits of one, and every way to end
 	$(PYTEST) tests/mpi/live_mpi.py tests/mpi/live_generation.py tests/mpi/live_resharding.py tests/mpi/live_namespaces.py \
-		tests/mpi/live_neighbours.py tests/mpi/live_stages.py
+		tests/mpi/live_neighbours.py tests/mpi/live_stages.py tests/mpi/live_training.py
 
 test-mpi-slow: .venv/mpi  ## the same for all models, and at 50 moments
 	$(PYTEST) -m slow tests/mpi/live_mpi.py tests/mpi/live_generation.py
