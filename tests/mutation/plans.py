@@ -344,7 +344,7 @@ CASES: dict[str, PlanCase] = {
     "rounded": PlanCase(ROUNDED.format(dtype="f32"), "host", 3, ("h=hidden/3", "g=width/3", "y=hidden/3")),
     "experts": PlanCase("moe", "dgx-a100", 4, (), {"schedule": "synthesized", **_preset(tokens=6, d_ff=8)}),
     "defined": PlanCase(DEFINED, "dgx-a100", 4, ("l=j/4", "n=j/4", "least=i/3")),
-    "largest": PlanCase(LARGEST, "host", 4, ("*=vocabulary/4",)),
+    "largest": PlanCase(LARGEST, "host", 4, ("*=vocabulary/4", "where_=k/4")),
     "casts": PlanCase(CASTS, "host", 5),
     "integers": PlanCase(INTEGERS, "host", 7),
     "reductions": PlanCase(
