@@ -60,6 +60,10 @@ class Difference:
     printed: str
 
 
+PROGRESS = re.compile(r"^einc: after \d+ s: .*\n", re.MULTILINE)
+"""Lines of slow computers."""
+
+
 def list_pages() -> list[Path]:
     """The tutorials, without the page that lists them."""
     return sorted(page for page in FOLDER.glob("*.md") if page.name != "README.md")
@@ -118,7 +122,7 @@ def _run(command: Command, folder: Path) -> str:
     )  # fmt: skip
     if done.returncode:
         raise RuntimeError(f"$ {command.line}\nended with {done.returncode} and printed\n{done.stdout}")
-    return done.stdout
+    return PROGRESS.sub("", done.stdout)
 
 
 def _start(command: Command, folder: Path, running: list[subprocess.Popen[str]]) -> str:
