@@ -68,7 +68,9 @@ def test_aggregations_of_a_model_compile(name, ordered):
 
 @pytest.mark.parametrize(("name", "architecture"), one_in(2, [*INVOCATIONS, *JOINT_AGGREGATIONS], ["sm_80", "sm_90"]))
 def test_every_kernel_compiles(name, architecture, tmp_path):
-    for source in sources(INVOCATIONS[name].launches() if name in INVOCATIONS else joint_launches(name)):
+    known = name in INVOCATIONS
+    plan = INVOCATIONS[name].launches(architecture=architecture) if known else joint_launches(name)
+    for source in sources(plan):
         binary = compile_source(source, architecture)
         assert binary.code[:4] == b"\x7fELF"
         assert binary.function == source.name
