@@ -18,15 +18,23 @@ Model = Callable[[Weights], torch.Tensor]
 Attend = Callable[[torch.Tensor, torch.Tensor, torch.Tensor], torch.Tensor]
 """From rotated queries and keys and from values, each [heads, tokens, head dimension], to what attention gives."""
 
+BY_BITS = {
+    "bfloat16": (np.int16, torch.bfloat16),
+    "float8_e4m3fn": (np.uint8, torch.float8_e4m3fn),
+    "float8_e5m2": (np.uint8, torch.float8_e5m2),
+}
+"""For types of ml_dtypes the integers of their size, and PyTorch's own types."""
+
 
 def tensors(arrays: Arrays, dtype: torch.dtype | None = None, device: str = "cuda") -> Weights:
-    """Arrays on a device; numpy's bf16, which PyTorch does not know, as its bits."""
+    """Arrays on a device; those of types that are not numpy's own, which PyTorch does not take, by their bits."""
     found = {}
     for name, array in arrays.items():
-        plain = array.view(np.int16) if array.dtype.name == "bfloat16" else array
+        bits, kind = BY_BITS.get(array.dtype.name, (None, None))
+        plain = array if bits is None else array.view(bits)
         given = torch.from_numpy(np.ascontiguousarray(plain)).to(device)
-        if array.dtype.name == "bfloat16":
-            given = given.view(torch.bfloat16)
+        if kind is not None:
+            given = given.view(kind)
         found[name] = given.to(dtype) if dtype is not None and given.is_floating_point() else given
     return found
 

@@ -31,7 +31,7 @@ def view(array):
 class NumpyKernels:
     """The kernels on the memory of a fake driver. `fail` names a stage and a kernel that fails there."""
 
-    READS_PEERS = ("aggregation", "logsumexp", "topk")
+    READS_PEERS = ("aggregation", "logsumexp", "topk", "defined", "defined_exact")
     COMPLAINTS = ("index", "append", "rope", "expert_matmul")
 
     def __init__(self, driver, *, fail=None):
