@@ -6,22 +6,7 @@ import numpy as np
 import pytest
 
 from tests.support.mpi_runs import command, require_mpi, run
-
-TEXT = """model letters
-dim batch = 3
-dim length = 8
-dim vocab = 11
-dim width = 6
-input ids : i64[batch, length]
-input targets : i64[batch, length]
-weight table : f32[vocab, width] from "wte.weight"
-weight gain : f32[width]
-weight square : f32[width, width]
-x = embedding(reshape(ids, tokens=24), table)
-h = tanh(matmul(rmsnorm(x, gain), square)) + x
-logits[tokens, vocab] = h[tokens, width] * table[vocab, width]
-output loss = cross_entropy(logits, reshape(targets, tokens=24))
-"""
+from tests.support.training_texts import LETTERS
 
 
 @pytest.fixture(scope="module", autouse=True)
@@ -33,7 +18,7 @@ def mpi():
 def test_ranks_train_to_the_bits_of_one_process(options, tmp_path):
     """Losses and the last checkpoint, also where the run is interrupted and goes on."""
     model, plan, tokens = tmp_path / "m.ein", tmp_path / "step.bin", tmp_path / "tokens.npy"
-    model.write_text(TEXT)
+    model.write_text(LETTERS)
     np.save(tokens, (np.cumsum(np.random.default_rng(0).integers(1, 3, 400)) % 11).astype("i4"))
     how = ("-m", "host", "--devices", 3, "--train", "loss", "--optimizer", "adamw", "--clip", 1, *options)
     run(command("compile", model, *how, "--selector", "eindecomp", "--schedule", "naive", "-o", plan))

@@ -20,28 +20,13 @@ from einc.training_runs.settings import RunSettings, find_rate
 from einc_runtime.errors import ArrayFault
 from einc_runtime.execution.session import Session
 from einc_runtime.plan.codec import encode
-
-TEXT = """model letters
-dim batch = 3
-dim length = 8
-dim vocab = 11
-dim width = 6
-input ids : i64[batch, length]
-input targets : i64[batch, length]
-weight table : f32[vocab, width] from "wte.weight"
-weight gain : f32[width]
-weight square : f32[width, width]
-x = embedding(reshape(ids, tokens=24), table)
-h = tanh(matmul(rmsnorm(x, gain), square)) + x
-logits[tokens, vocab] = h[tokens, width] * table[vocab, width]
-output loss = cross_entropy(logits, reshape(targets, tokens=24))
-"""
+from tests.support.training_texts import LETTERS
 
 
 @pytest.fixture(scope="module")
 def plan() -> es.Plan:
     return es.compile(
-        TEXT, "host", 2, train="loss", optimizer="adamw", clip=1.0, selector="eindecomp", schedule="naive"
+        LETTERS, "host", 2, train="loss", optimizer="adamw", clip=1.0, selector="eindecomp", schedule="naive"
     )
 
 
