@@ -74,8 +74,10 @@ def load_machine(name_or_path: str, sites: int | None = None) -> Machine:
     if chosen is not None:
         places = range(chosen) if isinstance(chosen, int) else chosen
         machine = load_machine(name_or_path, max(places) + 1 if name_or_path == HOST and places else None)
-        if not places or max(places) >= len(machine.sites):
-            raise MachineError(f"{machine.name} has the sites 0 to {len(machine.sites) - 1}")
+        if not places or max(places) >= len(machine.sites) or len(set(places)) < len(places):
+            raise MachineError(
+                f"{machine.name} has the sites 0 to {len(machine.sites) - 1}, of which at least one is taken, each once"
+            )
         return machine.restrict(places)
     if name_or_path not in list_presets():
         name_or_path = load_instances().get(name_or_path.lower(), name_or_path)

@@ -193,8 +193,9 @@ def test_files_and_names_that_are_not_there(tmp_path):
     assert "did you mean 'dgx-a100'?" in caught.value.render()
     assert load_machine("dgx-a100:0,4") == load_machine("dgx-a100").restrict((0, 4))
     assert load_machine("host:3") == load_machine("host", 3)
-    with pytest.raises(MachineError, match="dgx-a100 has the sites 0 to 7"):
-        load_machine("dgx-a100:9")
+    for wrong in ("9", "0", "0,0", "1,8"):
+        with pytest.raises(MachineError, match="dgx-a100 has the sites 0 to 7"):
+            load_machine(f"dgx-a100:{wrong}")
     with pytest.raises(UsageError):
         load_machine(str(tmp_path / "none.json"))
     with pytest.raises(ReadError):
