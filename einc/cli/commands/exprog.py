@@ -391,7 +391,7 @@ def _describe_bound(tree: ProgramTree, machine: Machine, *, switches: bool = Fal
 
 
 def _format_bound(document: dict[str, Any]) -> str:
-    return f"no program takes less than {document['bound_ms']:.3f} ms: {document['bound_by']}"
+    return f"no program takes less than {document['bound_ms']:.4g} ms: {document['bound_by']}"
 
 
 def _format_program(program: Program) -> str:
