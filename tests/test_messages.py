@@ -24,7 +24,7 @@ UNHELPFUL = re.compile(r"\b(invalid|illegal|incorrect|improper|oops|sorry|please
 @dataclass(frozen=True)
 class Message:
     error: str
-    place: str
+    location: str
     text: str
     hint: str | None
 
@@ -41,8 +41,8 @@ def list_messages() -> Iterator[Message]:
             error = ast.unparse(node.exc.func).rpartition(".")[2]
             if error.endswith(("Error", "Fault")) and not OF_PYTHON.fullmatch(error):
                 hints = [_read(keyword.value) for keyword in node.exc.keywords if keyword.arg == "hint"]
-                place = f"{file.relative_to(ROOT)}:{node.lineno}"
-                yield Message(error, place, _read(node.exc.args[0]), *(hints or [None]))
+                location = f"{file.relative_to(ROOT)}:{node.lineno}"
+                yield Message(error, location, _read(node.exc.args[0]), *(hints or [None]))
 
 
 def _read(value: ast.expr) -> str:
@@ -88,7 +88,7 @@ def test_what_is_not_known_is_followed_by_what_is() -> None:
     """A name that there is not comes with a hint, or with the names that there are."""
     unknown = re.compile(r"(unknown|there is no|no) \w+ (named )?'?\{")
     bare = [
-        message.place
+        message.location
         for message in MESSAGES
         if message.error in ("UsageError", "UsageFault") and unknown.match(message.text) and message.hint is None
     ]
@@ -97,6 +97,6 @@ def test_what_is_not_known_is_followed_by_what_is() -> None:
 
 if __name__ == "__main__":
     for message in MESSAGES:
-        print(f"{message.place}: {message.error}: {message.text}")
+        print(f"{message.location}: {message.error}: {message.text}")
         if message.hint is not None:
             print(f"    hint: {message.hint}")

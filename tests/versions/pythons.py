@@ -23,7 +23,7 @@ set -e
 mount -t proc proc "$1/proc"
 mount --rbind /dev "$1/dev"
 exec chroot "$1" /bin/sh -c '
-    cd /root/einc
+    cd /srv/einc
     "$(ls /usr/bin/python3.*[0-9] | tail -n 1)" -m venv .venv
     .venv/bin/python -m pip install --quiet --constraint constraints.txt --editable ./runtime --editable ".[dev]"
     .venv/bin/python --version
@@ -40,7 +40,7 @@ def make_root(release: str, folder: Path) -> None:
 
 def copy_checkout(folder: Path) -> None:
     """The files that git has, and the settings of pip."""
-    target = folder / "root" / "einc"
+    target = folder / "srv" / "einc"
     shutil.rmtree(target, ignore_errors=True)
     subprocess.run(["git", "clone", "--quiet", "--no-hardlinks", ROOT, target], check=True)
     for name in SETTINGS:
