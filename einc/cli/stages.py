@@ -54,22 +54,17 @@ def summarize_plan(bundle: Bundle) -> dict[str, Any]:
     from einc.plan_reading.timing import read_plan_machine, time_plan
     from einc.plan_report import read_report
     from einc.report.division import describe_division
-    from einc.report.document import describe_baselines, describe_contenders, describe_memory_points
+    from einc.report.document import (
+        describe_baselines,
+        describe_contenders,
+        describe_heading,
+        describe_memory_points,
+    )
     from einc.report.times import describe_prediction, describe_unlisted_peaks
 
     machine, report = read_plan_machine(bundle), read_report(bundle)
     return {
-        "model": bundle.model,
-        "machine": bundle.machine,
-        "devices": len(bundle.devices),
-        "selector": bundle.selector,
-        "schedule": bundle.schedule,
-        "input_placement": bundle.input_placement,
-        "reproducible": bundle.reproducible,
-        "unrestricted_ms": report.unrestricted_ms,
-        "total_cost": bundle.total_cost,
-        "exact": report.exact,
-        "cut_cost": report.cut_cost,
+        **describe_heading(bundle, report),
         "operators": len(bundle.operations),
         "memory_bytes": list(bundle.memory),
         "memory_limit": report.memory_limit,

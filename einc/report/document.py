@@ -71,18 +71,7 @@ def explain(
                 document["candidates"] = None if plan is None else _list_candidates(plan, operation.name)
             operations.append(document)
     document = {
-        "model": bundle.model,
-        "machine": bundle.machine,
-        "devices": len(bundle.devices),
-        "sites": list(bundle.devices),
-        "selector": bundle.selector,
-        "schedule": bundle.schedule,
-        "input_placement": bundle.input_placement,
-        "reproducible": bundle.reproducible,
-        "unrestricted_ms": report.unrestricted_ms,
-        "total_cost": bundle.total_cost,
-        "exact": report.exact,
-        "cut_cost": report.cut_cost,
+        **describe_heading(bundle, report),
         "inputs": _describe_inputs(bundle),
         "ops": operations,
         "outputs": [
@@ -116,6 +105,24 @@ def explain(
         "unknown": explain_unknown(bundle),
     }
     return document | {"choices": describe_choices(document) if with_alternatives and only is None else None}
+
+
+def describe_heading(bundle: Bundle, report: PlanReport) -> Document:
+    """What was planned, for which machine, by which options, and at what cost (paper, Section 5)."""
+    return {
+        "model": bundle.model,
+        "machine": bundle.machine,
+        "devices": len(bundle.devices),
+        "sites": list(bundle.devices),
+        "selector": bundle.selector,
+        "schedule": bundle.schedule,
+        "input_placement": bundle.input_placement,
+        "reproducible": bundle.reproducible,
+        "unrestricted_ms": report.unrestricted_ms,
+        "total_cost": bundle.total_cost,
+        "exact": report.exact,
+        "cut_cost": report.cut_cost,
+    }
 
 
 def _find_least(plan: LogicalPlan, machine: Machine, timing: Timing) -> float | None:

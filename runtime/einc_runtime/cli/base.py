@@ -88,27 +88,11 @@ class LazyGroup(_Helpful, click.Group):
             formatter.write_dl([(name, line) for name, (_, line) in self.table.items()])
 
 
-class Devices(ParamType):
-    """`4` or `0,1,4,5`."""
+class CountOrList(ParamType):
+    """`4` or `0,1,4,5`: a number, or a list of numbers that are at least `least`."""
 
-    name = "N | 0,1,2"
-
-    def convert(
-        self, value: Any, param: click.Parameter | None, ctx: click.Context | None
-    ) -> int | tuple[int, ...] | None:
-        if not isinstance(value, str):
-            return value  # type: ignore[no-any-return]
-        parts = [part.strip() for part in value.split(",")]
-        if not all(part.isascii() and part.isdigit() and len(part) < 7 for part in parts):
-            self.fail(f"{value!r} is neither a number of devices nor a list such as 0,1,4,5", param, ctx)
-        numbers = tuple(int(part) for part in parts)
-        return numbers[0] if len(numbers) == 1 and "," not in value else numbers
-
-
-class SitesPerRank(ParamType):
-    """`2` or `1,3,4`."""
-
-    name = "N | N,N,..."
+    def __init__(self, metavar: str, what: str, example: str, least: int = 0) -> None:
+        self.name, self._what, self._example, self._least = metavar, what, example, least
 
     def convert(
         self, value: Any, param: click.Parameter | None, ctx: click.Context | None
@@ -116,10 +100,14 @@ class SitesPerRank(ParamType):
         if not isinstance(value, str):
             return value  # type: ignore[no-any-return]
         parts = [part.strip() for part in value.split(",")]
-        if not all(part.isascii() and part.isdigit() and len(part) < 7 and int(part) for part in parts):
-            self.fail(f"{value!r} is neither a number of sites nor a list such as 1,3,4", param, ctx)
+        if not all(part.isascii() and part.isdigit() and len(part) < 7 and int(part) >= self._least for part in parts):
+            self.fail(f"{value!r} is neither a number of {self._what} nor a list such as {self._example}", param, ctx)
         numbers = tuple(int(part) for part in parts)
         return numbers[0] if len(numbers) == 1 and "," not in value else numbers
+
+
+DEVICES = CountOrList("N | 0,1,2", "devices", "0,1,4,5")
+SITES_PER_RANK = CountOrList("N | N,N,...", "sites", "1,3,4", least=1)
 
 
 ranks_option = click.option(
@@ -127,7 +115,7 @@ ranks_option = click.option(
 )
 shares_option = click.option(
     "--sites-per-rank",
-    type=SitesPerRank(),
+    type=SITES_PER_RANK,
     help="How many sites each process has, or a list of these numbers.  [default: evenly]",
 )
 json_option = click.option("--json", "as_json", is_flag=True, help="Print one JSON document.")

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING
 import click
 
 from einc_runtime.cli import files, output
-from einc_runtime.cli.base import EincCommand, SitesPerRank, examples, json_option
+from einc_runtime.cli.base import SITES_PER_RANK, EincCommand, examples, json_option
 from einc_runtime.cli.progress import show_phases
 from einc_runtime.text import format_count
 
@@ -49,7 +49,7 @@ ranks_option = click.option(
 
 assignment_option = click.option(
     "--sites-per-rank",
-    type=SitesPerRank(),
+    type=SITES_PER_RANK,
     help="With --ranks: prove it also directly for processes with so many sites each, or for these numbers of sites.",
 )
 
