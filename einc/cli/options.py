@@ -24,7 +24,7 @@ from einc.options import (
     GivenExchange,
 )
 from einc_runtime.cli import output
-from einc_runtime.cli.base import DEVICES, ParamType
+from einc_runtime.cli.base import DEVICE_NUMBERS, ParamType
 
 if TYPE_CHECKING:
     from einc.compiler import Compiled
@@ -215,7 +215,7 @@ def machine_option(**more: Any) -> Callable[[F], F]:
 
 _COMPILE: tuple[Callable[[Any], Any], ...] = (
     machine_option(),
-    click.option("--devices", type=DEVICES, help="How many sites of it, or which ones.  [default: all]"),
+    click.option("--devices", type=DEVICE_NUMBERS, help="How many sites of it, or which ones.  [default: all]"),
     click.option("-D", "definitions", type=Definition(), multiple=True, help="Replace a param or dim of the model."),
     click.option("--preset", metavar="NAME", help="Apply a preset of the model."),
     step_option,

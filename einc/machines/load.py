@@ -105,10 +105,7 @@ def count_host_cores() -> int:
 def _read_file(path: str) -> str:
     looks_like_file = path.endswith(".json") or "/" in path or os.sep in path or Path(path).exists()
     if not looks_like_file or "\0" in path:
-        close = did_you_mean(path, (*list_presets(), *load_instances()), cutoff=0.4)
-        known = f"machines: {', '.join(list_presets())}, or a path to a JSON file"
-        hint = f"{close} {known}" if close else known
-        raise UsageError(f"there is no machine {path[:100]!r}", hint=hint)
+        raise UsageError(f"there is no machine {path[:100]!r}", hint=_suggest_machines(path))
     try:
         with open(path, "rb") as file:
             data = file.read(MAX_MACHINE_TEXT + 1)
@@ -122,6 +119,17 @@ def _read_file(path: str) -> str:
         return data.decode("utf-8")
     except UnicodeDecodeError as error:
         raise MachineError(f"the machine file is not UTF-8 text (byte {error.start})", where=path) from None
+
+
+def _suggest_machines(name: str) -> str:
+    """What to name in place of `h100` or `8xh100`, as people say, or of a name that is misspelled."""
+    gpu = re.sub(r"^\d+\s*x\s*", "", name.lower())
+    named = [preset for preset in list_presets() if gpu in preset]
+    if gpu and named:
+        return f"machines with {gpu!r} in their names: {', '.join(named)}; {named[0]}:2 is two sites of the first"
+    close = did_you_mean(name, (*list_presets(), *load_instances()), cutoff=0.4)
+    known = f"machines: {', '.join(list_presets())}, or a path to a JSON file"
+    return f"{close} {known}" if close else known
 
 
 def parse_machine(text: str, where: str = "machine", sites: int | None = None, *, connected: bool = True) -> Machine:

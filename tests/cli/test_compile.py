@@ -61,6 +61,18 @@ def test_a_plan_is_written_and_summed_up(einc: Callable[..., Any], model: Path, 
     assert document["memory_bytes"] == list(bundle.memory)
 
 
+def test_a_plan_without_a_name_is_named_after_its_model(
+    einc: Callable[..., Any], model: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    assert einc("compile", model, "-m", "dgx-a100:2").code == 0
+    assert decode((tmp_path / "small.bin").read_bytes()).devices == (0, 1)
+    result = einc("compile", "-", "-m", "dgx-a100:2")
+    assert result.code == 2
+    assert "give -o PLAN" in result.err
+    assert "dgx-h100:2 is two sites" in einc("compile", model, "-m", "8xH100").err
+
+
 def test_devices_are_a_number_or_a_list(einc: Callable[..., Any], model: Path, tmp_path: Path) -> None:
     for devices, expected in (("3", (0, 1, 2)), ("6,0,5", (6, 0, 5)), ("7,", None), ("1,x", None), ("-1", None)):
         result = einc("compile", model, "-m", "dgx-v100", "--devices", devices, "-o", tmp_path / "p.bin")

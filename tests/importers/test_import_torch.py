@@ -17,6 +17,7 @@ from einc.cli.main import main
 from einc.errors import EincError, ModelError, ReadError
 from einc.importers.pytorch.archive import ExportArchive
 from einc.importers.pytorch.convert import ConvertedModule, convert_archive
+from einc.importers.pytorch.importing import TorchModel
 from einc_runtime.execution.session import Session
 from tests.support.compiled_plans import compiled
 from tests.support.paced import within
@@ -188,3 +189,8 @@ def try_to_convert(path: Path) -> None:
     except EincError as error:
         caught = error
     assert caught is None or (caught.exit_code in (65, 74) and len(caught.render()) < 3000)
+
+
+def test_a_model_is_shown_without_its_weights() -> None:
+    model = TorchModel("model m\n", {"w": np.zeros((3, 5), np.float32)}, ("x",), ("y",), ())
+    assert (str(model), repr(model)) == ("model m\n", "<TorchModel: inputs x; 1 weight of 60 B; outputs y>")

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from collections.abc import Callable
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
@@ -22,6 +23,7 @@ from einc.cli.precompile import Architectures, precompile, require_compiler
 from einc.cli.stages import STAGES, dump_stage, dump_syntax, summarize_plan
 from einc_runtime.cli import output
 from einc_runtime.cli.base import EincCommand, examples, json_option
+from einc_runtime.cli.files import STDIN
 from einc_runtime.cli.progress import show_phases
 from einc_runtime.text import format_count
 
@@ -41,10 +43,21 @@ class CompileArguments:
     html: str | None
     as_json: bool
 
+    @classmethod
+    def read(cls, model: str, **fields: Any) -> CompileArguments:
+        """Where nothing else is asked for, the plan is written, named after the model, into the current folder.
+
+        Raises UsageError for a model without a name.
+        """
+        shown = fields["emit"] is not None or fields["html"] is not None or fields["machines"]
+        if fields["target"] is None and not shown:
+            if model == STDIN:
+                raise click.UsageError("a model from standard input has no name for its plan: give -o PLAN")
+            fields["target"] = os.path.splitext(os.path.basename(model))[0] + ".bin"
+        return cls(model, **fields)
+
     def check(self) -> None:
-        """Raises UsageError if they ask for nothing or contradict each other, MissingFault if no compiler is there."""
-        if self.target is None and self.emit is None and not self.machines and self.html is None:
-            raise click.UsageError("nothing to do: give -o PLAN, --html FILE, --emit STAGE, or --compare MACHINE")
+        """Raises UsageError if they contradict each other, MissingFault if no compiler is there."""
         if self.html == output.STDOUT and (self.target == output.STDOUT or self.emit or self.as_json or self.machines):
             raise click.UsageError("--html - writes the page to standard output, which other options need, too")
         if self.target == output.STDOUT and (self.emit is not None or self.as_json or self.machines):
@@ -80,7 +93,13 @@ class Results:
     ),
 )
 @click.argument("model", metavar="MODEL.ein")
-@click.option("-o", "--output", "target", metavar="PLAN", help="The plan file to write; - is standard output.")
+@click.option(
+    "-o",
+    "--output",
+    "target",
+    metavar="PLAN",
+    help="The plan file to write; - is standard output.  [default: MODEL.bin in this folder]",
+)
 @compile_options
 @click.option("--emit", type=click.Choice(STAGES), help="Print a stage of the compilation.")
 @click.option(
@@ -107,7 +126,7 @@ def compile_command(model: str, **chosen: Any) -> None:
     memory layout. Compiling needs no GPU, whatever the machine.
     """
     fields = {name: chosen.pop(name) for name in ("target", "emit", "machines", "architectures", "html", "as_json")}
-    arguments = CompileArguments(model, **fields)
+    arguments = CompileArguments.read(model, **fields)
     arguments.check()
     target, emit, machines = arguments.target, arguments.emit, arguments.machines
     options, proposers = read_options(chosen), read_proposers(chosen)

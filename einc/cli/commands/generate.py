@@ -7,7 +7,7 @@ from typing import Any
 import click
 
 from einc.cli.options import ignore_option, machine_option, tokenizer_option
-from einc_runtime.cli.base import DEVICES, EincCommand, examples, json_option, ranks_option, shares_option
+from einc_runtime.cli.base import DEVICE_NUMBERS, EincCommand, examples, json_option, ranks_option, shares_option
 from einc_runtime.cli.blas import load_numpy
 
 
@@ -24,7 +24,7 @@ from einc_runtime.cli.blas import load_numpy
 @click.argument("folder", metavar="DIR|FILE.gguf")
 @click.argument("prompts", metavar="PROMPT...", nargs=-1, required=True)
 @machine_option()
-@click.option("--sites", type=DEVICES, help="How many sites of it, or which ones.  [default: all; of a CPU one]")
+@click.option("--sites", type=DEVICE_NUMBERS, help="How many sites of it, or which ones.  [default: all; of a CPU one]")
 @click.option("--dtype", metavar="DTYPE", help="Compute in f16, bf16, f32 or f64.  [default: as in config.json]")
 @click.option("--batch", type=click.IntRange(1, 4096), help="Sequences at once.  [default: one a prompt, at most 8]")
 @click.option("--max-tokens", type=click.IntRange(1, 2**20), default=128, help="New tokens of each.  [default: 128]")

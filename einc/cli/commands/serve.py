@@ -7,7 +7,7 @@ from typing import Any
 import click
 
 from einc.cli.options import Seconds, ignore_option, machine_option, tokenizer_option
-from einc_runtime.cli.base import DEVICES, EincCommand, examples
+from einc_runtime.cli.base import DEVICE_NUMBERS, EincCommand, examples
 from einc_runtime.cli.blas import load_numpy
 
 
@@ -26,7 +26,7 @@ from einc_runtime.cli.blas import load_numpy
 @click.option("--host", default="127.0.0.1", help="The address to listen at.  [default: 127.0.0.1]")
 @click.option("--name", help="What requests call the model.  [default: the folder's name]")
 @machine_option()
-@click.option("--sites", type=DEVICES, help="How many sites of it, or which ones.  [default: all; of a CPU one]")
+@click.option("--sites", type=DEVICE_NUMBERS, help="How many sites of it, or which ones.  [default: all; of a CPU one]")
 @click.option("--dtype", metavar="DTYPE", help="Compute in f16, bf16, f32 or f64.  [default: as in config.json]")
 @click.option("--batch", type=click.IntRange(1, 4096), help="Texts at once.  [default: 8]")
 @click.option(

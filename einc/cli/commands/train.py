@@ -13,7 +13,7 @@ import click
 
 from einc.training_runs.settings import MAX_TRAINING_STEPS
 from einc_runtime.cli import files, output
-from einc_runtime.cli.base import DEVICES, EincCommand, examples, json_option, ranks_option, shares_option
+from einc_runtime.cli.base import DEVICE_NUMBERS, EincCommand, examples, json_option, ranks_option, shares_option
 from einc_runtime.cli.blas import load_numpy
 from einc_runtime.cli.progress import show_phases
 from einc_runtime.errors import ArrayFault, UsageFault
@@ -104,7 +104,7 @@ class TrainOptions:
 @click.option(
     "--backend", type=click.Choice(["auto", "cpu", "cuda"]), default="auto", help="Run on GPUs (cuda) or on the CPU."
 )
-@click.option("--devices", type=DEVICES, help="The GPU of every site, such as 0,0,1,1.")
+@click.option("--devices", type=DEVICE_NUMBERS, help="The GPU of every site, such as 0,0,1,1.")
 @ranks_option
 @shares_option
 @json_option

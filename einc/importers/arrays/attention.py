@@ -93,7 +93,8 @@ def _attend_packed(
     heads, width = q.shape[0], v.shape[-1]
     if heads.value % max(1, k.shape[0].value):
         raise UnsupportedError(f"{heads.text} heads of queries and {k.shape[0].text} of keys")
-    lengths = f", q_lens=[{queries.text}] * ({batch.text}), k_lens=[{keys.text}] * ({batch.text})"
+    times = batch.text if len(batch.terms) == 1 else f"({batch.text})"
+    lengths = f", q_lens=[{queries.text}] * {times}, k_lens=[{keys.text}] * {times}"
     if batch == make_extent(1):
         lengths = ""
     text = f"attention({{0}}, {{1}}, {{2}}{seen}{lengths}, scale={scale!r})"

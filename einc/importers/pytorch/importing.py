@@ -13,6 +13,7 @@ from einc.importers.pytorch.convert import ConvertedModule, TextNames, convert_a
 from einc.importers.pytorch.exporting import JOINED_MODULE, export_module, join_loss
 from einc.importers.weight_files import TEXT_FILE, WEIGHT_FILE, WeightToWrite, describe_weight, write_weights
 from einc_runtime.disk import write_file
+from einc_runtime.text import format_count, format_memory
 
 
 @dataclass(frozen=True, slots=True)
@@ -30,6 +31,18 @@ class TorchModel:
     outputs: tuple[str, ...]
     notes: tuple[str, ...]
     parameters: tuple[str, ...] = ()
+
+    def __str__(self) -> str:
+        return self.text
+
+    def __repr__(self) -> str:
+        """Without the weights, which may be of gigabytes; `print` shows the text."""
+        weights = f"{format_count(len(self.weights), 'weight')} of {format_memory(self._weight_bytes)}"
+        return f"<TorchModel: inputs {', '.join(self.inputs)}; {weights}; outputs {', '.join(self.outputs)}>"
+
+    @property
+    def _weight_bytes(self) -> int:
+        return sum(describe_weight(name, array).bytes for name, array in self.weights.items())
 
     def write(self, folder: str) -> None:
         """Writes `model.ein` and `model.safetensors` into a folder, which is made where it is missing."""

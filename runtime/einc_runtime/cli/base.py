@@ -91,8 +91,8 @@ class LazyGroup(_Helpful, click.Group):
 class CountOrList(ParamType):
     """`4` or `0,1,4,5`: a number, or a list of numbers that are at least `least`."""
 
-    def __init__(self, metavar: str, what: str, example: str, least: int = 0) -> None:
-        self.name, self._what, self._example, self._least = metavar, what, example, least
+    def __init__(self, metavar: str, counted: str, example: str, least: int = 0) -> None:
+        self.name, self._counted, self._example, self._least = metavar, counted, example, least
 
     def convert(
         self, value: Any, param: click.Parameter | None, ctx: click.Context | None
@@ -101,12 +101,14 @@ class CountOrList(ParamType):
             return value  # type: ignore[no-any-return]
         parts = [part.strip() for part in value.split(",")]
         if not all(part.isascii() and part.isdigit() and len(part) < 7 and int(part) >= self._least for part in parts):
-            self.fail(f"{value!r} is neither a number of {self._what} nor a list such as {self._example}", param, ctx)
+            self.fail(
+                f"{value!r} is neither a number of {self._counted} nor a list such as {self._example}", param, ctx
+            )
         numbers = tuple(int(part) for part in parts)
         return numbers[0] if len(numbers) == 1 and "," not in value else numbers
 
 
-DEVICES = CountOrList("N | 0,1,2", "devices", "0,1,4,5")
+DEVICE_NUMBERS = CountOrList("N | 0,1,2", "devices", "0,1,4,5")
 SITES_PER_RANK = CountOrList("N | N,N,...", "sites", "1,3,4", least=1)
 
 

@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, Any, TypeVar
 import click
 
 from einc_runtime.cli import files, output
-from einc_runtime.cli.base import DEVICES, EincCommand, examples, json_option, ranks_option, shares_option
+from einc_runtime.cli.base import DEVICE_NUMBERS, EincCommand, examples, json_option, ranks_option, shares_option
 from einc_runtime.cli.blas import load_numpy
 from einc_runtime.cli.failures import CheckFailed
 from einc_runtime.cli.progress import show_phases
@@ -105,7 +105,7 @@ _OPTIONS: tuple[Callable[[Any], Any], ...] = (
         default="auto",
         help="Run on GPUs (cuda) or on the CPU.",
     ),
-    click.option("--devices", type=DEVICES, help="The GPU of every site, such as 0,0,1,1."),
+    click.option("--devices", type=DEVICE_NUMBERS, help="The GPU of every site, such as 0,0,1,1."),
     click.option(
         "--no-peer",
         type=click.Choice(["stage", "refuse"]),

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from einc_runtime.cli import files, output
-from einc_runtime.cli.base import DEVICES, EincCommand, examples, json_option
+from einc_runtime.cli.base import DEVICE_NUMBERS, EincCommand, examples, json_option
 from einc_runtime.cli.progress import show_phases
 from einc_runtime.text import format_count
 
@@ -28,7 +28,7 @@ PROPOSALS, SECONDS = 16, 60.0
     epilog=examples("PROGRAM tune llama.bin", "PROGRAM tune llama.bin --devices 0,0,0,0 --seconds 120"),
 )
 @click.argument("plan", metavar="PLAN")
-@click.option("--devices", type=DEVICES, help="The GPU of every site, such as 0,0,1,1.")
+@click.option("--devices", type=DEVICE_NUMBERS, help="The GPU of every site, such as 0,0,1,1.")
 @click.option(
     "--proposals",
     type=click.IntRange(1, 64),
