@@ -52,7 +52,7 @@ from einc_runtime.plan.index_programs import (
 )
 from einc_runtime.plan.meaning.terms import block_of
 from einc_runtime.plan.scalar_programs import ScalarInput, ScalarProgram
-from einc_runtime.plan.work import RecurrenceWork, Work
+from einc_runtime.plan.work import ExpertsWork, RecurrenceWork, Work
 
 if TYPE_CHECKING:
     from einc.ops.base import Array
@@ -72,6 +72,8 @@ class IndexOperator(DerivedOperator):
     def title(self) -> str:
         if find_parts(self) is not None:
             return "concat"
+        if self.program.is_expert_product:
+            return "expert_matmul"
         steps = [step.function for step in self.scalar.steps if step.function != "copy"]
         joined = "+".join(steps[:5]) + (f"+{len(steps) - 5} more" if len(steps) > 5 else "")
         definition = self._definition
@@ -128,10 +130,25 @@ class IndexOperator(DerivedOperator):
         definition = self._definition
         combining = bool(self.program.aggregation) if definition is None else _count_steps(definition.program)
         vectors = count_index_vectors({name: ranges[name] for name, _ in self.program.loops})
-        return vectors * (_count_steps(self.scalar) + combining)
+        have, of = self._count_rows(function)
+        return -(-vectors * (_count_steps(self.scalar) + combining) * have // of)
+
+    def _count_rows(self, function: FunctionSpec) -> tuple[int, int]:
+        """Of rows that are looked up, how many a function specification has, of how many in all."""
+        lookup = self.program.lookup
+        if lookup is None:
+            return 1, 1
+        return function.inputs[lookup.table].shape[lookup.dim], self.operands[lookup.table].shape[lookup.dim]
+
+    def _describe_experts(self, function: FunctionSpec) -> ExpertsWork:
+        """Of some of the experts, as large a part of all picks, rounded up."""
+        weight, picks = function.inputs[1:]
+        have, of = self._count_rows(function)
+        return ExpertsWork(have, -(-picks.size * have // of), *weight.shape[1:])
 
     def traffic(self, function: FunctionSpec) -> int:
-        """As of any operator; but of a tensor that is read at data, no more elements than are read.
+        """As of any operator; but of a tensor that is read at data, no more elements than are read: of experts, as many
+        as there can be picks of these.
 
         Products of matrices need the windows of a tensor as lines of a matrix, which are written and read once.
         """
@@ -147,6 +164,8 @@ class IndexOperator(DerivedOperator):
                 elements += vectors
                 if self.is_contraction and any(len(position.terms) > 1 for position in read.positions):
                     copied += 2 * vectors
+            if operand == 1 and program.is_expert_product:
+                elements = self._describe_experts(function).picks * (block.size // block.shape[0])
             total += (min(block.size, elements) + copied) * desc.dtype.itemsize
         return total
 
@@ -159,6 +178,8 @@ class IndexOperator(DerivedOperator):
             return RecurrenceWork(terms, function.outputs[0].size, definition.program.depth, 0, 0)
         if isinstance(self._pattern, RunningAggregate):
             return _describe_running(self._pattern, ranges)
+        if self.program.is_expert_product:
+            return self._describe_experts(function)
         if not self.is_contraction:
             return None
         labels = [self.program.loops_of(self.program.reads[number]) for number in self.scalar.without_unread()[1]]
@@ -168,7 +189,8 @@ class IndexOperator(DerivedOperator):
     @property
     def precision(self) -> str:
         if self.is_contraction:
-            return find_product_precision(*self.operands)
+            reads = (self.program.reads[number] for number in self.scalar.without_unread()[1])
+            return find_product_precision(*(self.operands[r.operand] for r in reads if isinstance(r, TensorRead)))
         return find_vector_precision(*self.operands, *self.outputs)
 
     def fan_in(self, k: int) -> int:

@@ -18,7 +18,6 @@ from einc.ops import (
     dequantize,
     elementwise,
     equation,
-    expert_matmul,
     index_operator,
     norm,
     quantized_product,
@@ -36,7 +35,7 @@ from einc_runtime.custom import list_custom_operators
 from einc_runtime.text import did_you_mean
 
 _FILES = (
-    append, attention, concat, custom, dequantize, elementwise, equation, expert_matmul, index_operator,
+    append, attention, concat, custom, dequantize, elementwise, equation, index_operator,
     norm,
     quantized_product, recurrence, reshape, rope, rounded_product, selection, shorthands, softmax,
 )  # fmt: skip

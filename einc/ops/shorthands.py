@@ -1,4 +1,4 @@
-"""Calls that stand for index equations: matrix products, reductions, permutations of dimensions, slices, and lookups.
+"""Calls that stand for index equations: products, reductions, permutations of dimensions, slices, lookups, and experts.
 
 A matrix product has the indices i, j, k, with batch indices b0, b1, ... before them (paper, Examples 1 to 3).
 """
@@ -24,11 +24,11 @@ from einc.ops.arguments import (
 from einc.ops.base import Attributes, Operator
 from einc.ops.equation import build_equation
 from einc.ops.index_operator import build_index_operator
-from einc.ops.scalar import make_step
-from einc_runtime.plan.index_programs import COPY_PROGRAM, IndexProgram, Position, TensorRead
+from einc.ops.scalar import make_step, parse_program
+from einc_runtime.plan.index_programs import COPY_PROGRAM, PRODUCT_PROGRAMS, IndexProgram, Position, TensorRead
 from einc_runtime.plan.scalar_programs import ScalarInput
 
-CALLS = ("matmul", "sum", "prod", "mean", "max", "min", "transpose", "slice", "embedding")
+CALLS = ("matmul", "sum", "prod", "mean", "max", "min", "transpose", "slice", "embedding", "expert_matmul")
 
 
 def call(name: str, arguments: Sequence[Argument], attributes: Attributes) -> Operator:
@@ -38,6 +38,7 @@ def call(name: str, arguments: Sequence[Argument], attributes: Attributes) -> Op
         "transpose": _transpose,
         "slice": _slice,
         "embedding": _look_up,
+        "expert_matmul": _multiply_experts,
     }
     make = makers.get(name, _reduce)
     return make(name, arguments, attributes)
@@ -165,8 +166,35 @@ def _look_up(name: str, arguments: Sequence[Argument], attributes: Attributes) -
             f"embedding: the table is {table}, expected numbers in two dimensions: vocabulary, columns", argument=1
         )
     loops = make_unique([*ids.dims, table.dims[1]])
-    *at, column = (Position(((name, 1),)) for name in loops)
-    reads = (TensorRead(1, (Position((("@1", 1),)), column)), TensorRead(0, tuple(at)))
-    extents = zip(loops, (*ids.shape, table.shape[1]), strict=True)
-    program = IndexProgram(tuple(extents), len(loops), reads, COPY_PROGRAM, "")
-    return build_index_operator([ids, table], program, make_step("copy", ScalarInput(0)), loops)
+    extents = (*ids.shape, table.shape[1])
+    reads = (_read(1, "@1", loops[-1]), _read(0, *loops[:-1]))
+    program = IndexProgram(tuple(zip(loops, extents, strict=True)), len(loops), reads, COPY_PROGRAM, "")
+    return build_index_operator([ids, table], program, parse_program(COPY_PROGRAM, 2), loops)
+
+
+def _multiply_experts(name: str, arguments: Sequence[Argument], attributes: Attributes) -> Operator:
+    """`expert_matmul(x, weight, picks)`: y[t, s, n] = sum[k](x[t, s, k] * weight[picks[t, s], n, k]). If x lacks s, all
+    experts of a token read the same row."""
+    reject_others(name, attributes)
+    x, weight, picks = require_tensors(name, arguments, 3)
+    if not picks.dtype.is_integer or picks.rank != 2:
+        message = f"{name}: the picks are {picks}, expected integers in two dimensions: tokens, slots"
+        raise OperatorError(message, argument=2, hint="values, picks = topk(scores, 2)")
+    if not weight.dtype.is_float or weight.rank != 3:
+        message = f"{name}: the weight is {weight}, expected floats in three dimensions: experts, rows, columns"
+        raise OperatorError(message, argument=1)
+    loops = t, s, n, k = make_unique([*picks.dims, *weight.dims[1:]])
+    rows = (t, s, k) if x.rank == 3 else (t, k)
+    extents = dict(zip(loops, (*picks.shape, *weight.shape[1:]), strict=True))
+    if x.dtype is not weight.dtype or x.shape != tuple(extents[loop] for loop in rows):
+        expected = ", ".join(f"{loop}={extents[loop]}" for loop in rows)
+        message = f"{name}: the tensor is {x}, expected {weight.dtype}[{expected}], with or without '{s}'"
+        raise OperatorError(message, argument=0)
+    reads = (_read(1, "@2", n, k), _read(0, *rows), _read(2, t, s))
+    program = IndexProgram(tuple(extents.items()), 3, reads, PRODUCT_PROGRAMS[0], "sum")
+    return build_index_operator([x, weight, picks], program, parse_program(program.program, 3), make_unique((t, s, n)))
+
+
+def _read(operand: int, *positions: str) -> TensorRead:
+    """The element of an operand at loops, or at elements of other reads."""
+    return TensorRead(operand, tuple(Position(((position, 1),)) for position in positions))

@@ -43,7 +43,6 @@ _TOKENWISE = frozenset(
         "equation",
         "norm",
         "softmax",
-        "expert_matmul",
         "topk",
         "reshape",
         "rope",

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from einc.ops import registry
-from einc.ops.expert_matmul import ExpertMatmul
 from einc.ops.norm import Norm
 from einc.ops.rope import Rope
 from einc.ops.selection import TopK
@@ -65,19 +64,18 @@ def differentiate_norm(node: NodeGradient) -> None:
 
 def differentiate_expert_matmul(node: NodeGradient) -> None:
     """Of rows: the product with the transposed matrices; of a matrix: products of the rows that picked it."""
-    operator = node.operator
-    assert isinstance(operator, ExpertMatmul)
     x, weight, picks = node.node.inputs
+    has_slots = node.desc(x).rank == 3
     if node.needs[0]:
         transposed = node.write("w[e, k, n] = w[e, n, k]", w=weight)
         rows = node.call("expert_matmul", node.gradient, transposed, picks)
-        if operator.tensor.rank == 2:
+        if not has_slots:
             rows = node.write("dx[t, k] = sum[s](r[t, s, k])", r=rows)
         node.put(0, rows)
     if node.needs[1]:
-        row = "x[t, k]" if operator.tensor.rank == 2 else "x[t, s, k]"
+        row = "x[t, s, k]" if has_slots else "x[t, k]"
         chosen = node.write(
-            f"c[t, s, e = {operator.weight.shape[0]}, n] = where(picks[t, s] == e, g[t, s, n], 0.0)",
+            f"c[t, s, e = {node.desc(weight).shape[0]}, n] = where(picks[t, s] == e, g[t, s, n], 0.0)",
             picks=node.call("cast", picks, dtype="i64"), g=node.gradient,
         )  # fmt: skip
         node.put(1, node.write(f"dw[e, n, k] = sum[t, s](c[t, s, e, n] * {row})", c=chosen, x=x))

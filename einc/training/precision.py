@@ -22,7 +22,6 @@ from einc.ops.index_operator import IndexOperator
 
 PRECISIONS = {"bf16": DType.BF16, "f16": DType.F16}
 """Types that products may have."""
-_PRODUCT_FAMILIES = frozenset(("attention", "expert_matmul"))
 _MOVING_FAMILIES = frozenset(("reshape", "rope"))
 _WIDE_FUNCTIONS = frozenset(("exp", "expm1", "log", "log1p", "log2", "pow", "rsqrt"))
 """Functions that magnify the rounding of what they read, and are computed in f32."""
@@ -102,7 +101,7 @@ class _Mixing:
 def _is_product(operator: Operator) -> bool:
     """A product that is one number is no matrix: it may be a loss."""
     is_matrix_product = isinstance(operator, Equation | IndexOperator) and operator.is_contraction
-    return (is_matrix_product and operator.outputs[0].rank > 0) or operator.family in _PRODUCT_FAMILIES
+    return (is_matrix_product and operator.outputs[0].rank > 0) or operator.family == "attention"
 
 
 def is_elementwise(operator: Operator, *, wide: bool = False) -> bool:

@@ -23,7 +23,7 @@ from einc.training.tape import NodeGradient
 Rule: TypeAlias = Callable[[NodeGradient], None]
 """Adds to the gradients of a node's inputs what follows from those of its outputs. Raises OperatorError."""
 
-GRADIENT_RULES: dict[str, Rule] = {
+GRADIENT_RULES: dict[str, Rule] = {  # by kernels, and by families of those whose kernels have none
     "attention": differentiate_attention,
     "equation": differentiate_equation,
     "expert_matmul": differentiate_expert_matmul,
@@ -39,7 +39,7 @@ GRADIENT_RULES: dict[str, Rule] = {
 
 def find_rule(operator: Operator) -> Rule:
     """The rule of an operator; raises OperatorError where it has none."""
-    rule = GRADIENT_RULES.get(operator.family)
+    rule = GRADIENT_RULES.get(operator.kernel.name) or GRADIENT_RULES.get(operator.family)
     if rule is None:
         raise OperatorError("has no gradient", hint="only what the loss needs must have one")
     return rule

@@ -189,7 +189,7 @@ FAULTS: list[tuple[str, list[Any], dict[str, Any], int | str | None, str]] = [
     ("expert_matmul", [X, EXPERTS, P], {}, 2, "two dimensions: tokens, slots"),
     ("expert_matmul", [X, G, PICKS], {}, 1, "expected floats in three dimensions"),
     ("expert_matmul", [X, desc("e n d", 3, 5, 8, dtype=I64), PICKS], {}, 1, "the weight is i64"),
-    ("expert_matmul", [G, EXPERTS, PICKS], {}, 0, "expected f64[t=6, d=8] or f64[t=6, s=2, d=8]"),
+    ("expert_matmul", [G, EXPERTS, PICKS], {}, 0, "expected f64[t=6, d=8], with or without 's'"),
     ("expert_matmul", [desc("t d", 6, 8, dtype=F16), EXPERTS, PICKS], {}, 0, "the tensor is f16"),
     ("expert_matmul", [X, EXPERTS, PICKS], {"slots": 2}, "slots", "no argument"),
     ("append", [X, NEW, P], {}, 0, "expected heads, rows and columns"),
@@ -243,7 +243,6 @@ UNTRUE: list[tuple[str, tuple[TensorDesc, ...], Attributes]] = [
     ("rope", (Q, P), {"theta": 1e4, "scaling": "none", "extras": 1}),
     ("rope", (), {}),
     ("embedding", (IDS,), {}),
-    ("expert_matmul", (X, EXPERTS), {}),
     ("append", (CACHE, NEW), {}),
     ("append", (CACHE, NEW, P), {"cache_lens": 10}),
 ]

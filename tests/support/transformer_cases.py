@@ -17,7 +17,6 @@ from einc.ops import registry
 from einc.ops.append import Append
 from einc.ops.base import Operator
 from einc.ops.equation import Equation
-from einc.ops.expert_matmul import ExpertMatmul
 from einc.ops.index_operator import IndexOperator, find_parts
 from einc.ops.rope import Rope
 from einc_runtime.plan.index_patterns import Concatenation
@@ -112,13 +111,13 @@ def concrete(operator: Operator, function: FunctionSpec, blocks: Sequence[Array]
             return _rope(operator, blocks, read[0].lower[-2])
         case IndexOperator() if (parts := find_parts(operator)) is not None:
             return [_concat(parts, function, blocks)]
+        case IndexOperator() if operator.program.is_expert_product:
+            return [_multiply_experts(operator, blocks, read[1].lower[0])]
         case IndexOperator():
             ids, table = blocks
             local = ids - read[1].lower[0]
             inside = (local >= 0) & (local < len(table))
             return [np.where(inside[..., None], table[np.where(inside, local, 0)], 0).astype(table.dtype)]
-        case ExpertMatmul():
-            return [_multiply_experts(operator, blocks, read[1].lower[0])]
         case Append():
             return _append(operator, blocks, read[1].lower[1], written.lower[1])
         case Equation():
@@ -138,10 +137,10 @@ def _rope(operator: Rope, blocks: Sequence[Array], first: int) -> Sequence[Array
     return registry.restore("rope", inputs, attributes).reference(x, places.astype(np.int64))
 
 
-def _multiply_experts(operator: ExpertMatmul, blocks: Sequence[Array], first: int) -> Array:
+def _multiply_experts(operator: IndexOperator, blocks: Sequence[Array], first: int) -> Array:
     """Slot by slot."""
     x, weight, picks = blocks
-    wide = np.float64 if operator.tensor.dtype is DType.F64 else np.float32
+    wide = np.float64 if operator.operands[0].dtype is DType.F64 else np.float32
     result = np.zeros((*picks.shape, weight.shape[1]), wide)
     for token, slot in np.ndindex(*picks.shape):
         expert = picks[token, slot] - first

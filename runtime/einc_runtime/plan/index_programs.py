@@ -43,6 +43,8 @@ INDEX_TYPE: Final = "i64"
 NEAREST_ELEMENT = "nearest"
 COPY_PROGRAM: Final = "t0 = copy x0"
 """The scalar program of what is only moved."""
+PRODUCT_PROGRAMS: Final = ("t0 = mul x0 x1", "t0 = mul x1 x0")
+"""The scalar programs of products of the first two reads."""
 MAX_LOOPS = 30
 MAX_READS = 256
 MAX_NUMBER = 1 << 48
@@ -83,7 +85,8 @@ Read = TensorRead | IndexRead
 
 @dataclass(frozen=True, slots=True)
 class RowLookup:
-    """A program that copies rows of operand `table`, along its dimension `dim`, whose numbers operand `ids` has.
+    """A program that copies rows of operand `table`, along its dimension `dim`, whose numbers operand `ids` has, or
+    multiplies with them.
 
     The rows may be cut, as loops of a sum are: with a part of them, a result is 0 where its row is another one.
     """
@@ -164,8 +167,19 @@ class IndexProgram:
         }
 
     @property
+    def is_expert_product(self) -> bool:
+        """Whether it multiplies rows of operand 0 with the matrices of operand 1 that operand 2 picks:
+        `y[t, s, n] = sum[k](x[t, s, k] * w[picks[t, s], n, k])`, where rows may lack s."""
+        if (self.kept, len(self.reduced), self.aggregation) != (3, 1, "sum") or self.program not in PRODUCT_PROGRAMS:
+            return False
+        (t, s, n), (k,) = self.result, self.reduced
+        return self.reads_text in {f"1[@2, {n}, {k}]; 0[{rows}, {k}]; 2[{t}, {s}]" for rows in (t, f"{t}, {s}")}
+
+    @property
     def lookup(self) -> RowLookup | None:
-        """The rows that it copies; None for a program that does anything else."""
+        """The rows that it copies or multiplies with; None for a program that does anything else."""
+        if self.is_expert_product:
+            return RowLookup(1, 0, 2, "@2")
         if (
             self.program != COPY_PROGRAM
             or self.reduced

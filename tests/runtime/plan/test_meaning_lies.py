@@ -61,6 +61,10 @@ SCAN = {
     "programs": ["t0 = mul x0 x1; t1 = add t0 x2", "t0 = mul x0 x1"], "aggregations": ["", "sum"], "results": [1],
     "dims": ["t", "d"],
 }  # fmt: skip
+EXPERTS = {
+    "loops": "t=6 s=2 n=5 k=4", "kept": 3, "reads": "1[@2, n, k]; 0[t, k]; 2[t, s]", "program": "t0 = mul x0 x1",
+    "aggregation": "sum", "dims": ["t", "s", "n"],
+}  # fmt: skip
 CUSTOM = {
     "operator": "energy", "signature": "x: float[..., n], w: float[n] -> y[...]", "uncut": [], "aggregation": "sum",
     "operations": 2.0, "settings": "{}",
@@ -85,8 +89,7 @@ GOOD: dict[str, tuple[str, list[TensorForm], dict[str, Any]]] = {
         [X],
         {**CUSTOM, "signature": "x: number[a, b] -> y: i64[a, k], z[]", "uncut": ["b"], "settings": '{"k": 3}'},
     ),
-    "experts": ("expert_matmul", [X, form(3, 5, 4), whole(6, 2)], {}),
-    "experts of slots": ("expert_matmul", [form(6, 2, 4), form(3, 5, 4), whole(6, 2)], {}),
+    "experts": ("index", [X, form(3, 5, 4), whole(6, 2)], EXPERTS),
     "product": ("equation", [X, form(4, 3)], EQUATION),
     "map": ("equation", [X], MAP),
     "window": ("equation", [X, form(4, 4)], {**EQUATION, "windows": "0:3 1:3, 2:4 0:4"}),
@@ -245,15 +248,8 @@ LIES: list[tuple[str, dict[str, Any], str]] = [
     ("llama3", {"high_freq_factor": 1.0}, "low_freq_factor 1.0 and high_freq_factor 1.0"),
     ("longrope", {"factors": [1.0]}, "not 2 numbers above 0"),
     ("longrope", {"factors": [1.0, 0.0]}, "not 2 numbers above 0"),
-    ("experts", {"0": form(5, 4)}, "of f32[a=5, b=4] with"),
-    ("experts", {"0": form(6, 5)}, "of f32[a=6, b=5] with"),
-    ("experts", {"0": form(6, 4, dtype=F16)}, "of f16[a=6, b=4] with"),
-    ("experts", {"1": form(3, 5)}, "the weight is f32[a=3, b=5]"),
-    ("experts", {"1": whole(3, 5, 4)}, "the weight is i64"),
-    ("experts", {"2": form(6, 2)}, "picks are f32[a=6, b=2]"),
-    ("experts", {"2": whole(6)}, "picks are i64[a=6]"),
-    ("experts", {"experts": 3}, "it has no attribute 'experts'"),
-    ("experts of slots", {"0": form(6, 3, 4)}, "of f32[a=6, b=3, c=4] with"),
+    ("experts", {"0": form(6, 3, 4)}, "0[t, k] of 3 dimensions"),
+    ("experts", {"2": form(6, 2)}, "positions that are no integers"),
     ("append", {"0": form(2, 9)}, "to f32[a=2, b=9]"),
     ("append", {"1": form(2, 5)}, "of f32[a=2, b=5]"),
     ("append", {"1": form(2, 5, 3)}, "of f32[a=2, b=5, c=3]"),
@@ -462,3 +458,21 @@ def test_queries_are_cut_in_one_way_at_a_time() -> None:
     lie = msgspec.structs.replace(operation, indices=both, functions=operation.functions * 2)
     with pytest.raises(PlanFault, match="not both"):
         prove_operations(msgspec.structs.replace(bundle, operations=(lie,)))
+
+
+@pytest.mark.parametrize(
+    ("changes", "kernel", "cut"),
+    [
+        ({}, "expert_matmul", 5),
+        ({"program": "t0 = mul x1 x0"}, "expert_matmul", 5),
+        ({"0": form(6, 2, 4), "reads": "1[@2, n, k]; 0[t, s, k]; 2[t, s]"}, "expert_matmul", 5),
+        ({"0": whole(6, 4), "1": whole(3, 5, 4)}, "index", 5),
+        ({"1": form(3, 4, 5), "reads": "1[@2, k, n]; 0[t, k]; 2[t, s]"}, "index", 4),
+        ({"aggregation": "max"}, "index", 4),
+    ],
+)
+def test_products_with_experts_have_a_kernel_of_their_own(changes: dict[str, Any], kernel: str, cut: int) -> None:
+    """The last one of its indices are the experts."""
+    meaning = derive("experts", changes)
+    assert meaning.kernel == kernel
+    assert [index.name for index in meaning.indices] == ["t", "s", "n", "k", "a"][:cut]

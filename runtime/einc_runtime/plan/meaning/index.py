@@ -3,6 +3,7 @@
 Loops of the result may be cut anywhere, and so may those that are aggregated over where a block tells their interval.
 What a function reads is the hull of all positions within its intervals: windows overlap by their halos. The rows of a
 table that are looked up at data may be cut, too: a function has zeros for those that it lacks, and these are summed.
+Products with experts have a kernel of their own.
 """
 
 from __future__ import annotations
@@ -14,6 +15,7 @@ from dataclasses import dataclass
 from einc_runtime.plan.aggregate_definitions import count_values, find_definition
 from einc_runtime.plan.index_programs import INDEX_TYPE, IndexProgram, IndexRead, TensorRead, read_index_program
 from einc_runtime.plan.meaning.terms import (
+    FLOATS,
     INTEGERS,
     MAX_INDEX_VECTORS,
     Application,
@@ -88,14 +90,16 @@ def index(applied: Application) -> OperatorMeaning:
     if lookup is not None:
         table = applied.inputs[lookup.table]
         extended[lookup.name] = table.shape[lookup.dim]
-        names[lookup.name] = unique_names((*program.result, table.dims[lookup.dim]))[-1]
+        names[lookup.name] = unique_names((*program.extents, table.dims[lookup.dim]))[-1]
     extents = tuple(extent for _, extent in program.loops[: program.kept])
     kept, number = direct(range(program.kept)), tuple(range(len(results)))
     kept_dims = tuple(range(program.kept))
-    attributes = {name: value for name, value in applied.attributes.items() if name != "dims"}
+    kernel, attributes = "index", {name: value for name, value in applied.attributes.items() if name != "dims"}
     attributes["shapes"] = format_shapes(shapes)
+    if program.is_expert_product and results[0] in FLOATS:
+        kernel, attributes = "expert_matmul", {"experts": shapes[1][0]}
     return OperatorMeaning(
-        "index",
+        kernel,
         attributes,
         tuple(TensorForm(dims, extents, result) for result in results),
         tuple(IndexForm(names[name], extended[name]) for name in cut),

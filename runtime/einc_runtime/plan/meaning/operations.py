@@ -14,7 +14,7 @@ from functools import partial
 import msgspec
 
 from einc_runtime.errors import PlanFault
-from einc_runtime.plan.meaning import equations, experts, moves, quantized, rows, selection
+from einc_runtime.plan.meaning import equations, moves, quantized, rows, selection
 from einc_runtime.plan.meaning.attention import attention
 from einc_runtime.plan.meaning.custom import custom
 from einc_runtime.plan.meaning.index import index
@@ -30,7 +30,6 @@ FAMILIES: Mapping[str, Callable[[Application], OperatorMeaning]] = {
     "custom": custom,
     "dequantize": quantized.dequantize,
     "equation": equations.equation,
-    "expert_matmul": experts.expert_matmul,
     "index": index,
     "norm": rows.norm,
     "quantized_product": quantized.quantized_product,
