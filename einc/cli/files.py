@@ -6,7 +6,7 @@ import codecs
 import os
 import sys
 
-from einc.errors import Diagnostic, ModelError, SourceSpan
+from einc.errors import Diagnostic, ModelError, SourceSpan, UsageError
 from einc_runtime.cli.files import STDIN, reading, require_present
 from einc_runtime.errors import ReadFault
 
@@ -35,7 +35,22 @@ def read_model_text(path: str) -> str:
     if meant is not None and os.path.exists(path):
         file_kind, way_in = meant
         raise ModelError([Diagnostic(f"{path}: this is {file_kind}, and no text of a model", hint=way_in)])
+    if path != STDIN and not os.path.lexists(path):
+        raise UsageError("there is no such file", where=path or "''", hint=_suggest_copy(path))
     return read_text(path)
+
+
+def _suggest_copy(path: str) -> str | None:
+    """How to get a file of a model that comes with einc, where a path is its name."""
+    from einc.cli.commands.models import find_models
+
+    name = os.path.basename(path).removesuffix(".ein")
+    model = find_models().get(name)
+    if model is None:
+        return None
+    if model.is_dir():
+        return f"`einc import hf {name} -o {name}.ein` makes a model of this published one"
+    return f"`einc models copy {name}` writes this model into {model.name}"
 
 
 def read_text(path: str) -> str:

@@ -4,9 +4,13 @@ from __future__ import annotations
 
 import os
 from dataclasses import dataclass
+from pathlib import Path
 
+from einc.data import find_folder
 from einc.errors import ReadError, UsageError
 from einc_runtime.cli import files
+from einc_runtime.errors import UsageFault
+from einc_runtime.text import suggest_name
 
 CONFIGURATION = "config.json"
 
@@ -22,19 +26,35 @@ class PublishedModel:
     stored: frozenset[str] | None
 
 
+def list_known_models() -> dict[str, Path]:
+    """The folders of well-known models that come with einc, by name: configurations without weights."""
+    return {folder.name: folder for folder in sorted(find_folder("models").joinpath("published").iterdir())}
+
+
+def find_model_folder(path: str) -> str:
+    """The path, or the folder of the well-known model that it names where no file does: `llama-3.1-70b`, or as hubs
+    name it, `meta-llama/Llama-3.1-70B-Instruct`."""
+    if os.path.lexists(path):
+        return path
+    known = list_known_models()
+    folder = known.get(path.rpartition("/")[2].lower().removesuffix("-instruct"))
+    return path if folder is None else str(folder)
+
+
 def read_published_model(path: str) -> PublishedModel:
-    """What the importers need of the folder or GGUF file at a path."""
+    """What the importers need of the folder or GGUF file at a path, or of a well-known model."""
     from einc_runtime.execution.data.gguf_file import GGUF_SUFFIX, is_gguf
     from einc_runtime.execution.data.safetensors import list_stored_names
 
-    files.require_present(path, or_folder=True)
+    shown, path = path, find_model_folder(path)
+    _require_model(path)
     name = os.path.basename(os.path.abspath(path))
     with files.reading(path):
         if is_gguf(path):
             return _read_gguf(path, name.removesuffix(GGUF_SUFFIX))
     config = read_configuration(path)
     with files.reading(path):
-        return PublishedModel(config, os.path.join(path, CONFIGURATION), name, list_stored_names(path))
+        return PublishedModel(config, os.path.join(shown, CONFIGURATION), name, list_stored_names(path))
 
 
 def read_configuration(folder: str) -> bytes:
@@ -51,6 +71,15 @@ def read_configuration(folder: str) -> bytes:
             raise ReadError("cannot read: it is not a regular file", where=path)
         with open(path, "rb") as file:
             return file.read(MAX_CONFIG_BYTES + 1)
+
+
+def _require_model(path: str) -> None:
+    """Raises UsageError where there is nothing at a path."""
+    try:
+        files.require_present(path, or_folder=True)
+    except UsageFault as fault:
+        hint = f"well-known models have names: {suggest_name(path, list(list_known_models()))}"
+        raise UsageError(fault.message, where=path, hint=hint) from None
 
 
 def _read_gguf(path: str, name: str) -> PublishedModel:

@@ -10,12 +10,13 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from einc.cli.files import read_model_text
-from einc.cli.model_folders import CONFIGURATION, read_published_model
+from einc.cli.model_folders import CONFIGURATION, find_model_folder, read_published_model
 from einc.cli.options import Definition, Duration, Seconds, complete_machines
 from einc.errors import UsageError
 from einc.options import CompileOptions
 from einc_runtime.cli import output
 from einc_runtime.cli.base import EincCommand, ParamType, examples, json_option
+from einc_runtime.cli.files import STDIN
 from einc_runtime.cli.progress import show_phases
 
 if TYPE_CHECKING:
@@ -79,13 +80,13 @@ class AdviseArguments:
     cls=EincCommand,
     short_help="Say on which machine, and how, a model runs best.",
     epilog=examples(
-        "einc advise llama-3-70b -m dgx-h100:4 -m dgx-h100 --users 32 --prompt 8192",
-        "einc advise llama-3-8b -m dgx-a100 -m dgx-h100 --users 1,8,64 --price a100=1.5/h --price h100=2.5/h",
-        "einc advise llama-3-8b --users 64 --objective throughput --latency-at-most 30ms --html advice.html",
+        "einc advise llama-3.1-70b -m dgx-h100:4 -m dgx-h100 --users 32 --prompt 8192",
+        "einc advise llama-3.1-8b -m dgx-a100 -m dgx-h100 --users 1,8,64 --price a100=1.5/h --price h100=2.5/h",
+        "einc advise llama-3.1-8b --users 64 --objective throughput --latency-at-most 30ms --html advice.html",
         "einc advise moe.ein -m dgx-h100 --users-param batch --users 1,4,16",
     ),
 )
-@click.argument("model", metavar="MODEL.ein|DIR|config.json")
+@click.argument("model", metavar="MODEL.ein|NAME|DIR|config.json")
 @click.option(
     "-m",
     "--machine",
@@ -138,7 +139,8 @@ def advise_command(
 ) -> None:
     """Say on which machine, on how many of its sites and with how many replicas a model runs best.
 
-    MODEL is a model text, or the folder or config.json of a published model. A decoder reads a prompt for each user and
+    MODEL is a model text, the folder or config.json of a published model, or the name of a well-known one, which `einc
+    models list` shows. A decoder reads a prompt for each user and
     answers: its prompts and its tokens are planned apart, and rates count both. Each option is a plan that `einc
     compile` would make. Nothing runs, and no weights are needed. Figures of plans are kept for the next time.
     """
@@ -207,9 +209,11 @@ def _read_workload(question: AdviseArguments) -> Workload:
     """What the model is to do: MODEL is a folder, a configuration, or else a model text."""
     from einc.advising.workloads import TextWorkload, read_folder_workload
 
-    is_configuration = os.path.basename(question.model) == CONFIGURATION
-    if os.path.isdir(question.model) or is_configuration or question.model.endswith(".gguf"):
-        folder = (os.path.dirname(question.model) or os.curdir) if is_configuration else question.model
+    folder = find_model_folder(question.model)
+    is_configuration = os.path.basename(folder) == CONFIGURATION
+    is_text = question.model == STDIN or folder.endswith(".ein") or (os.path.isfile(folder) and not is_configuration)
+    if not is_text or folder.endswith(".gguf"):
+        folder = (os.path.dirname(folder) or os.curdir) if is_configuration else folder
         of_texts = ("-D", question.definitions), ("--preset", question.preset), ("--users-param", question.users_param)
         for option, value in of_texts:
             if value:

@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import json
 from pathlib import Path
 
 import click
 
+from einc.cli.model_folders import CONFIGURATION, list_known_models
 from einc.data import find_folder
 from einc.errors import UsageError
 from einc_runtime.cli import output
@@ -24,12 +26,10 @@ group = LazyGroup(
 
 
 SUFFIXES = (".ein", ".exprog")
-PUBLISHED = {
-    "stories": "A language model that tells stories, with its weights: a folder for `einc generate` and `einc serve`."
-}
+STORIES = "A language model that tells stories, with its weights: a folder for `einc generate` and `einc serve`."
 
 
-def _find_models() -> dict[str, Path]:
+def find_models() -> dict[str, Path]:
     """By name; models first, then exchange programs, then folders of published models."""
     folder = find_folder("models")
     files = {
@@ -38,18 +38,18 @@ def _find_models() -> dict[str, Path]:
         for entry in sorted(directory.iterdir(), key=lambda entry: entry.name)
         if entry.name.endswith(suffix)
     }
-    return files | {name: folder / name for name in PUBLISHED}
+    return files | {"stories": folder / "stories"} | list_known_models()
 
 
 def _complete_names(ctx: click.Context, param: click.Parameter, incomplete: str) -> list[str]:
-    return [name for name in _find_models() if name.startswith(incomplete)]
+    return [name for name in find_models() if name.startswith(incomplete)]
 
 
 @click.command("list", cls=EincCommand, epilog=examples("einc models list"))
 @json_option
 def list_command(as_json: bool) -> None:
     """List the models and exchange programs, each with the first line of its description."""
-    about = {name: _read_description(name, entry) for name, entry in _find_models().items()}
+    about = {name: _read_description(name, entry) for name, entry in find_models().items()}
     if as_json:
         output.say_json({"models": [{"name": name, "about": line} for name, line in about.items()]})
         return
@@ -72,13 +72,13 @@ def copy_command(name: str, target: str | None, force: bool) -> None:
     """Copy a model or an exchange program to a file, to read it or to change it; a published model is a folder."""
     import os
 
-    models = _find_models()
+    models = find_models()
     if name not in models:
         raise UsageError(f"no model named '{name}' comes with einc", hint=suggest_name(name, list(models)))
     path = models[name].name if target is None else target
     if target is None and os.path.exists(path) and not force:
         raise UsageError("this file exists already", where=path, hint="--force overwrites it")
-    if name in PUBLISHED:
+    if models[name].is_dir():
         _copy_folder(models[name], path)
     else:
         output.write_bytes(path, models[name].read_bytes())
@@ -99,9 +99,13 @@ def _copy_folder(source: Path, target: str) -> None:
 
 
 def _read_description(name: str, entry: Path) -> str:
-    """The first line of a text, which is a comment."""
-    if name in PUBLISHED:
-        return PUBLISHED[name]
+    """The first line of a text, which is a comment, or what the configuration of a folder says."""
+    if name == "stories":
+        return STORIES
+    if entry.is_dir():
+        config = json.loads(entry.joinpath(CONFIGURATION).read_bytes())
+        size = f"{config['num_hidden_layers']} layers of {config['hidden_size']:,}"
+        return f"{config['model_type']} of {size}, without weights: a folder for `einc advise` and `einc import hf`."
     text = entry.read_text("utf-8")
     first = text.lstrip("\ufeff").split("\n", 1)[0].strip()
     return first.lstrip("# ") if first.startswith("#") else ""
