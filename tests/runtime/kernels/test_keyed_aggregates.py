@@ -17,7 +17,7 @@ COMBINE = {"sum": np.add, "prod": np.multiply, "max": np.maximum, "min": np.mini
 IDENTITIES = {"sum": 0, "prod": 1, "max": -np.inf, "min": np.inf}
 DTYPES = ["f4", "f2", BF16, "i4", "i8"]
 PROVIDERS = ["numpy", pytest.param("llvm", marks=pytest.mark.skipif(not compiler.is_available(), reason="no llvmlite"))]
-SHAPES = [(5, 37, 1), (4, 3, 40), (21, 1, 2)]
+SHAPES = [(5, 37, 1), (4, 3, 40), (2, 19, 35), (21, 1, 2)]
 
 
 def draw(shape: tuple[int, ...], dtype: object, seed: int) -> np.ndarray:

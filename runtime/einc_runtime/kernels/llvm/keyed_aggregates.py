@@ -1,6 +1,7 @@
 """Running aggregates and scatters as machine code: one pass along an axis, with a lane per element of the last one.
 
-Where the axis is the last one itself, one lane does the work of a row.
+Where the axis is the last one itself, a lane does the work of a row: running aggregates of sixteen rows are computed
+together, whose elements are turned on their way to lanes and back.
 """
 
 from __future__ import annotations
@@ -18,6 +19,9 @@ from einc_runtime.kernels.llvm.reduce import Accumulator
 from einc_runtime.kernels.numpy.map import choose_accumulator
 from einc_runtime.kernels.views import merge_axes
 
+MIN_ROWS_TOGETHER = 4
+"""Fewer rows are taken one after the other: squares of sixteen rows are turned twice, however few of them are used."""
+
 
 def compile_running(call: RunningCall) -> Kernel | None:
     """The compiled kernel, or None where there is no machine code, or where it is not worthwhile."""
@@ -26,6 +30,14 @@ def compile_running(call: RunningCall) -> Kernel | None:
         return None
     kinds, is_row, (source, target) = forms
     heads = source.shape[1:-1]
+    if is_row and _suits_rows(call, source, target):
+        arguments = [*heads, call.steps]
+        for view in (source, target):
+            arguments += [address(view), *view.strides[1:-1]]
+        run = compiler.CompiledCall(
+            _emit_running_rows(kinds, call.aggregation, len(heads)), arguments, call.source, call.target
+        )
+        return Kernel(lambda _: run, nanoseconds=0.3 * call.source.size)
     arguments = [*heads, call.empty, call.lead, call.steps]
     arguments += [call.target.shape[call.axis] - call.empty - call.steps, source.shape[-1]]
     for view in (source, target):
@@ -33,6 +45,13 @@ def compile_running(call: RunningCall) -> Kernel | None:
     code = _emit_running(kinds, call.aggregation, len(heads), is_row=is_row)
     run = compiler.CompiledCall(code, arguments, call.source, call.target)
     return Kernel(lambda _: run, nanoseconds=(1.5 if is_row else 0.4) * max(call.source.size, call.target.size))
+
+
+def _suits_rows(call: RunningCall, source: Array, target: Array) -> bool:
+    """Whether each element has one value more than the one before, rows are dense, and there are some."""
+    is_plain = call.empty == call.lead == 0 and call.steps == len(source) == len(target)
+    is_dense = all(view.strides[0] == view.itemsize for view in (source, target))
+    return is_plain and is_dense and source.ndim > 2 and source.shape[-2] >= MIN_ROWS_TOGETHER
 
 
 def compile_scatter(call: ScatterCall) -> Kernel | None:
@@ -139,6 +158,42 @@ def _emit_running(kinds: tuple[str, str], aggregation: str, leading: int, *, is_
             run(None, None)
         else:
             e.sweep(count, run)
+    return e.finish()
+
+
+@compiler.compile_once
+def _emit_running_rows(kinds: tuple[str, str], aggregation: str, leading: int) -> Any:
+    """The same for dense rows, of which every element has one value more than the one before. Arguments: extents of
+    the leading axes, of which the last one is that of rows that are computed together; how many elements a row has; and
+    for both arrays the address and the strides of the leading axes."""
+    from einc_runtime.kernels.llvm.emitter import I64, Emitter, Value
+
+    e = Emitter()
+    b = e.b
+    fold = Accumulator.of(e, kinds[1], aggregation)
+    *heads, rows, count = (e.argument() for _ in range(leading + 1))
+    source, target = (e.operand(leading) for _ in kinds)
+    total = e.variable(fold.identity)
+    last = b.sub(rows, I64(1))
+
+    with e.rows(heads, [source, target]) as starts, e.loop(rows, compiler.LANES) as first:
+        numbers = [e.least(b.add(first, I64(n)), last) for n in range(compiler.LANES)]  # the last row several times
+        inward, outward = (
+            [b.add(start, b.mul(number, operand.strides[-1])) for number in numbers]
+            for start, operand in zip(starts, (source, target), strict=True)
+        )
+        b.store(fold.identity, total)
+
+        def run(position: Value, mask: Value | None) -> None:
+            values = e.transpose_square([e.load(row, position, kinds[0], mask) for row in inward])
+            results = []
+            for value in values:
+                b.store(fold.combine(b.load(total), fold.widen(value)), total)
+                results.append(fold.narrow(b.load(total)))
+            for row, result in zip(outward, e.transpose_square(results), strict=True):
+                e.store(result, row, position, kinds[1], mask)
+
+        e.sweep(count, run)
     return e.finish()
 
 
