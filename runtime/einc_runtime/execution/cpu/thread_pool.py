@@ -88,11 +88,11 @@ def run_tasks(
     """Runs every task once and returns seconds; the tasks of `carrier` are carried by it.
 
     `start_worker(w)` is called in worker w's thread and returns the function that runs a task there; worker 0 is the
-    calling thread. Where the system has no thread for a worker, those that there are do its work. The first error of a
-    task stops all workers once their present tasks have ended, or have paused, and is raised as TaskError; one that is
-    a TaskError stays the same. An interrupt of the calling thread stops them, too, and is raised as it is. `halt` is
-    called when they stop: parts of a task that know of each other end then. When this function ends, no worker runs a
-    task any more.
+    calling thread. There are no more workers than tasks. Where the system has no thread for a worker, those that
+    there are do its work. The first error of a task stops all workers once their present tasks have ended, or have
+    paused, and is raised as TaskError; one that is a TaskError stays the same. An interrupt of the calling thread
+    stops them, too, and is raised as it is. `halt` is called when they stop: parts of a task that know of each other
+    end then. When this function ends, no worker runs a task any more.
     """
     state = _PoolState(graph, scheduler, frozenset() if carrier is None else carrier.tasks, halt)
     logs: list[list[TaskRecord] | None] = [None if records is None else [] for _ in range(workers)]
@@ -105,7 +105,7 @@ def run_tasks(
             except RuntimeError as error:  # without this thread nothing would go on
                 raise TaskError(-1, error) from error
         with suppress(RuntimeError):
-            for worker in range(1, workers):
+            for worker in range(1, min(workers, len(graph.predecessors))):
                 scheduler.start(state.work_beside, worker, start_worker, logs[worker], origin)
         state.work(0, start_worker, logs[0], origin)
     finally:
