@@ -262,9 +262,6 @@ bench: .venv/dev  ## measure run times in pairs, as ratios
 bench-reproducible: .venv/dev  ## what reproducible plans cost on this CPU, in pairs that run in turns
 	$(BIN)/python -m tests.bench.reproducible --pairs 15 --write
 
-bench-index: .venv/reference  ## index programs on two cores beside PyTorch and oneDNN, in rounds by turns
-	$(BIN)/python -m tests.bench.index_programs --write
-
 bench-exchanges: .venv/dev  ## synthesized exchanges of all workloads against their bounds, and compile times
 	$(BIN)/python -m tests.bench.simulator
 	$(BIN)/python -m tests.bench.exchanges

@@ -5,6 +5,8 @@ from __future__ import annotations
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 
+from tests.bench.operators import OPERATORS
+
 MODELS = Path(__file__).resolve().parents[2] / "models"
 EINC = "einc"
 EIGHT = "einc 8"
@@ -26,6 +28,8 @@ class Case:
     """One model and those who compute it. A competitor's first word says what it is; `sites` and `dtype` are einc's,
     where its name says nothing else.
 
+    A model is a file in `models`, or the text of a single operator. `repeats` is how often each runs in a round, of
+    which the least time counts: what takes less than a millisecond else shows how long threads take to wake.
     `targets` are the most that einc's time may be, relative to the best of the competitors whose names begin so, and
     `limits` the most that the time of another plan of einc may be, relative to that of the first one. `stored` is how
     the model's text says that matrices are stored, where they are quantized.
@@ -42,6 +46,7 @@ class Case:
     tolerance: float = 1e-4
     stored: str = ""
     limits: dict[str, float] = field(default_factory=dict)
+    repeats: int = 1
 
 
 def _chain(letter: str, targets: dict[str, float]) -> Case:
@@ -84,6 +89,14 @@ def _mixture(tokens: int) -> Case:
     return Case(f"moe{tokens}", title, "moe", definitions, (EINC, EIGHT, TORCH[0]), {"torch": 1.0}, sites=1)
 
 
+def _operator(name: str) -> Case:
+    # PyTorch takes seconds for a selective scan, and has no operator for it
+    repeats, most = (1, 1.2) if name == "selective_scan" else (5, 1.2 if name == "conv2d" else 1.1)
+    peers = (*TORCH, "onednn") if name == "conv2d" else TORCH
+    targets = {peer.split()[0]: most for peer in peers}
+    return Case(name, OPERATORS[name].title, name, (), (EINC, *peers), targets, sites=1, repeats=repeats)
+
+
 CASES = (
     *(_chain(letter, {"a": {"jax8": 0.75}}.get(letter, {})) for letter in "abcde"),
     _block(512, (EINC, EIGHT, *JAX_BLOCK, *TORCH, MULTIPLYING), {"jax": 0.9, "torch": 0.9}),
@@ -96,6 +109,7 @@ CASES = (
          (("batch", "8"), ("stages", "4")), (EINC, EIGHT, *TORCH, "onnxruntime", "openvino"),
          {"torch": 1.0, "onnxruntime": 1.0, "openvino": 1.0}, sites=1),
     *(_mixture(tokens) for tokens in (8, 512)),
+    *map(_operator, OPERATORS),
 )  # fmt: skip
 
 LLAMA: Definitions = (

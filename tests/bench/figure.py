@@ -44,6 +44,11 @@ GROUPS = (
     ("MiniLM", (("minilm", "32 texts of 128"), ("sentence", "one sentence"))),
     ("images", (("convnet", "8 of 56 x 56, f32"),)),
     ("experts", (("moe8", "8 tokens, f32"), ("moe512", "512 tokens, f32"))),
+    ("operators", (
+        ("conv2d", "convolution"), ("softmax", "softmax"), ("layernorm", "layernorm"), ("groupnorm", "groupnorm"),
+        ("cumsum64", "cumsum, 64 rows"), ("cumsum4096", "cumsum, 4096 rows"), ("gather", "gather"),
+        ("selective_scan", "selective scan"),
+    )),
     ("LLaMA block", (
         ("block512", "512 tokens, f32"), ("block2048", "2048 tokens, f32"), ("block2048bf16", "2048 tokens, bf16"),
     )),

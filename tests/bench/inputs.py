@@ -20,12 +20,15 @@ def drawn(bundle: Bundle, *, weights: bool = True) -> dict[str, Array]:
     """Random arrays for all inputs, and for all weights, in their types.
 
     The new token of a step of decoding comes last in its cache, so that all places are read; `last` is the last token.
+    A gather reads rows from all of its table.
     """
     kinds = ("input", "weight") if weights else ("input",)
     found = {tensor.name: make_random_array(tensor, SEED) for tensor in bundle.tensors if tensor.kind in kinds}
     places = [tensor.shape[1] for tensor in bundle.tensors if tensor.kind == "state"]
     if places and "positions" in found:
         found["positions"][:] = places[0] // found["positions"].size - 1
+    if bundle.model == "gather":
+        found["ids"] = np.random.default_rng(SEED).integers(0, len(found["x"]), found["ids"].shape)
     if "last" in found:
         found["last"][:] = (np.arange(found["last"].size) + 1) * (found["ids"].size // found["last"].size) - 1
     return found

@@ -23,6 +23,7 @@ import numpy as np
 
 from tests.bench.cases import EINC, MINILM, MODELS, MULTIPLYING, READING, UNROUNDED, Case, dtype_of, sites_of
 from tests.bench.inputs import sentence_encoder
+from tests.bench.operators import OPERATORS
 
 PAUSE = 0.4
 """Seconds between runs: idle threads of the other processes spin for up to 0.2 seconds before they sleep."""
@@ -78,10 +79,11 @@ class Absent(Exception):
 class Child:
     """A competitor's process; ready when made."""
 
-    def __init__(self, competitor: str, plan: Path, result: Path, threads: int, folder: str) -> None:
-        command = [sys.executable, "-m", "tests.bench.worker", competitor, str(plan), str(result), str(threads)]
+    def __init__(self, competitor: str, plan: Path, result: Path, threads: int, repeats: int, folder: str) -> None:
+        words = [competitor, plan, result, threads, repeats, folder]
+        command = [sys.executable, "-m", "tests.bench.worker", *map(str, words)]
         self.process = subprocess.Popen(
-            [*command, folder], stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True, cwd=MODELS.parent
+            command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True, cwd=MODELS.parent
         )
         word, _, rest = self.process.stdout.readline().strip().partition(" ")
         if word == "absent":
@@ -116,7 +118,7 @@ def measure(case: Case, pairs: int, threads: int, work: Path, lock: Path | None,
             plan = _plan(case, competitor, source, work)
             result = work / f"{case.name}-{number}.npy"
             try:
-                child = Child(competitor, plan, result, threads, folder)
+                child = Child(competitor, plan, result, threads, case.repeats, folder)
             except Absent as missing:
                 rows[competitor] = Row(competitor, absent=str(missing))
                 continue
@@ -170,6 +172,9 @@ def _source(case: Case, work: Path) -> tuple[Path, str]:
     target = work / f"{case.name}.ein"
     if case.stored:
         target.write_text(_quantize((MODELS / f"{case.model}.ein").read_text(), case.stored))
+        return target, ""
+    if case.model in OPERATORS:
+        target.write_text(f"model {case.model}\n{OPERATORS[case.model].text}")
         return target, ""
     if case.model != MINILM:
         return MODELS / f"{case.model}.ein", ""

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from functools import partial
 from pathlib import Path
 
 import torch
@@ -20,6 +21,7 @@ from tests.bench.inputs import (
     products,
     sentences,
 )
+from tests.bench.operators import OPERATORS, scan_chunk
 
 
 def prepared(bundle: Bundle, folder: str, threads: int, *, compiled: bool):
@@ -32,9 +34,11 @@ def prepared(bundle: Bundle, folder: str, threads: int, *, compiled: bool):
         function, arguments = _convnet(bundle)
     elif bundle.model == "moe":
         function, arguments = _experts(bundle)
+    elif bundle.model in OPERATORS:
+        function, arguments = _operator(bundle, compiled=compiled)
     else:
         function, arguments = _block(bundle)
-    if compiled:
+    if compiled and bundle.model != "selective_scan":  # which is compiled in parts
         function = torch.compile(function, fullgraph=True, dynamic=False)
     result = None
 
@@ -50,6 +54,14 @@ def as_tensor(array: Array) -> torch.Tensor:
     if array.dtype.name == "bfloat16":
         return torch.from_numpy(array.astype("f4")).to(torch.bfloat16)
     return torch.from_numpy(array)
+
+
+def _operator(bundle: Bundle, *, compiled: bool):
+    function = partial(OPERATORS[bundle.model].function, torch)
+    if bundle.model == "selective_scan":
+        chunk = torch.compile(scan_chunk, fullgraph=True, dynamic=False) if compiled else scan_chunk
+        function = partial(function, run=chunk)
+    return function, [as_tensor(array) for array in drawn(bundle).values()]
 
 
 def _chain(bundle: Bundle):

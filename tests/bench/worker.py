@@ -1,9 +1,9 @@
 """One competitor in a process of its own: makes itself ready, stores its result, and runs once per line it is sent.
 
-    python -m tests.bench.worker COMPETITOR PLAN RESULT THREADS [FOLDER]
+    python -m tests.bench.worker COMPETITOR PLAN RESULT THREADS REPEATS [FOLDER]
 
 It says `ready`, the megabytes that it holds and the seconds until its first result, or `absent` and what is not
-installed, then the milliseconds of every run.
+installed, then the milliseconds of every run: the least of REPEATS.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ LIMITS = {
 """What oneDNN, PyTorch, MKL, XLA and OpenBLAS call a level that einc is held to; at higher ones nobody is held back."""
 
 
-def main(competitor: str, plan: str, result: str, threads: str, folder: str = "") -> None:
+def main(competitor: str, plan: str, result: str, threads: str, repeats: str, folder: str = "") -> None:
     kind = competitor.split()[0]
     if hasattr(os, "sched_setaffinity"):
         os.sched_setaffinity(0, sorted(os.sched_getaffinity(0))[: int(threads)])
@@ -37,7 +37,7 @@ def main(competitor: str, plan: str, result: str, threads: str, folder: str = ""
         os.environ |= {"MKL_ENABLE_INSTRUCTIONS": mkl, "OPENBLAS_CORETYPE": openblas}
     if kind.startswith("jax"):
         os.environ |= {"XLA_FLAGS": " ".join(flags), "JAX_PLATFORMS": "cpu"}
-    if kind in ("numpy", "torch", "transformers"):
+    if kind in ("numpy", "onednn", "torch", "transformers"):
         os.environ |= {"OPENBLAS_NUM_THREADS": threads, "OMP_NUM_THREADS": threads, "MKL_NUM_THREADS": threads}
     os.environ["HF_HUB_OFFLINE"] = "1"
     try:
@@ -56,9 +56,14 @@ def main(competitor: str, plan: str, result: str, threads: str, folder: str = ""
         run()
     print(f"ready {_resident_megabytes():.0f} {first:.3f}", flush=True)
     for _ in sys.stdin:
-        start = time.perf_counter()
-        run()
-        print((time.perf_counter() - start) * 1e3, flush=True)
+        print(min(_time(run) for _ in range(int(repeats))), flush=True)
+
+
+def _time(run: Run) -> float:
+    """Milliseconds."""
+    start = time.perf_counter()
+    run()
+    return (time.perf_counter() - start) * 1e3
 
 
 def _resident_megabytes() -> float:
@@ -106,6 +111,10 @@ def _competitor(kind: str, competitor: str, plan: str, folder: str, threads: int
         from tests.bench import multiplying
 
         return lambda: multiplying.prepared(bundle, threads)
+    if kind == "onednn":
+        from tests.bench import with_onednn
+
+        return lambda: with_onednn.prepared(bundle, threads)
     if kind == "numpy":
         from tests.bench import with_numpy
 
