@@ -11,6 +11,7 @@ from dataclasses import replace
 from functools import cached_property
 from typing import TYPE_CHECKING
 
+from einc.errors import CapacityError
 from einc.options import FASTEST, CompileOptions
 from einc.physical.budget import FOR_PROPOSALS, SearchBudget
 from einc.target import Target, select_target
@@ -67,12 +68,25 @@ class Compiled:
 
     @cached_property
     def _competing(self) -> tuple[Graph, SelectedPlan]:
-        """The fastest plan, and what it computes; also of plans with stages and replicas, where they are asked for."""
-        from einc.stages.compiling import find_competing
+        """The fastest plan, and what it computes; also of plans with stages and replicas, where they are asked for.
+
+        Raises CapacityError if a run of it is predicted to take longer than the options allow.
+        """
+        graph, selected = self._find_divided() if self.options.divides else self._undivided
+        limit, program = self.options.latency_at_most, selected.program
+        if limit is not None and program is not None and program.predicted_ms > limit:
+            raise CapacityError(
+                f"no plan takes at most {limit:g} ms: the fastest that was found takes {program.predicted_ms:.4g} ms",
+                hint="give more sites (--devices), a faster machine (-m), or a smaller batch (-D)",
+            )
+        return graph, selected
+
+    def _find_divided(self) -> tuple[Graph, SelectedPlan]:
+        from einc.stages.compiling import find_divided
 
         target = self.target
         machine, sites = target.machine, len(target.devices)
-        return find_competing(
+        return find_divided(
             self._fused, machine, sites, self.options, self.budget, lambda: self._undivided, self._report_search
         )
 
@@ -95,13 +109,15 @@ class Compiled:
     def _blocked(self) -> Graph | None:
         """The computation with scans in blocks, where these may be faster. Pins and programs of the user's are for the
         operators of the model, and a reproducible plan adds up in its order."""
+        options = self.options
+        if options.selector != FASTEST or options.reproducible or options.pins or options.exchanges:
+            return None
+        if not any(node.operator.is_program for node in self._fused.nodes):
+            return None
         from einc.graph.blocked_scans import block_scans
         from einc.graph.graph import verify_graph
         from einc.search.scan_choice import choose_blocks
 
-        options = self.options
-        if options.selector != FASTEST or options.reproducible or options.pins or options.exchanges:
-            return None
         blocks = choose_blocks(self._fused, self.target.machine, len(self.target.devices))
         if not blocks:
             return None

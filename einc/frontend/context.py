@@ -238,3 +238,16 @@ class LoweringContext(EvaluationContext):
         if registry.is_callable(word):
             return f"'{word}' is an operator; call it: `{word}(...)`"
         return FOREIGN_NAMES.get(word) or did_you_mean(word, [*self.scope.known_names(), *self.parameters.spans])
+
+
+def is_recurrence(context: LoweringContext, statement: ast.EquationStmt) -> bool:
+    """Whether an equation reads the value that it defines; where its name has a value already, it reads that."""
+    name = statement.target.text
+    return name not in context.scope.owner(name).values and any(
+        isinstance(part.base, ast.Name) and part.base.text == name for part in list_reads(statement)
+    )
+
+
+def list_reads(statement: ast.EquationStmt) -> Iterator[ast.IndexedExpr]:
+    """Where an equation reads elements of tensors."""
+    return (part for part in iterate_parts(statement.value) if isinstance(part, ast.IndexedExpr))

@@ -15,8 +15,7 @@ from einc.core.tensor import DType, TensorDesc
 from einc.frontend import ast, limits
 from einc.frontend.assembly import collect_outputs, declare_tensor, resolve_dtype, save_outputs
 from einc.frontend.blocks import apply_call, declare_aggregates, declare_blocks
-from einc.frontend.context import LoweringContext
-from einc.frontend.equations import lower_equations
+from einc.frontend.context import LoweringContext, is_recurrence
 from einc.frontend.expressions import (
     MultipleResults,
     evaluate_integer,
@@ -24,8 +23,6 @@ from einc.frontend.expressions import (
 )
 from einc.frontend.findings import AlreadyReported, Findings
 from einc.frontend.parameters import DTYPE_NAMES, Parameters
-from einc.frontend.quantized import declare_quantized
-from einc.frontend.recurrences import is_recurrence, lower_recurrence, lower_scan
 from einc.frontend.shared_blocks import load_used
 from einc.graph.builder import GraphBuilder
 from einc.graph.graph import Graph, TensorKind
@@ -95,10 +92,16 @@ def _lower_statement(context: LoweringContext, statement: ast.Statement) -> None
         case ast.AssignStmt():
             _lower_assignment(context, statement)
         case ast.EquationStmt() if is_recurrence(context, statement):
+            from einc.frontend.recurrences import lower_recurrence
+
             lower_recurrence(context, statement)
         case ast.ScanStmt():
+            from einc.frontend.recurrences import lower_scan
+
             lower_scan(context, statement)
         case ast.EquationStmt():
+            from einc.frontend.equations import lower_equations
+
             names = tuple(scope.full_name(name.text) for name in statement.names)
             context.start_statement(names[0])
             for target, value in zip(statement.names, lower_equations(context, statement, names), strict=True):
@@ -159,6 +162,8 @@ def _lower_declaration(context: LoweringContext, statement: ast.InputDecl | ast.
         stored = None if statement.stored is None else _fill_stored_name(context, statement.stored)
     context.check_new(statement.name)
     if isinstance(statement, ast.WeightDecl) and statement.storage is not None:
+        from einc.frontend.quantized import declare_quantized
+
         context.define(statement.name, declare_quantized(context, statement, desc, stored))
         return
     name = context.scope.full_name(statement.name.text)

@@ -6,7 +6,7 @@ other's values: at this step behind their equations, at the step before anywhere
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from dataclasses import replace
 from typing import Any
 
@@ -15,7 +15,7 @@ from einc.errors import SourceSpan
 from einc.frontend import ast
 from einc.frontend.assembly import apply_equations
 from einc.frontend.ast import iterate_parts
-from einc.frontend.context import LoweringContext
+from einc.frontend.context import LoweringContext, list_reads
 from einc.frontend.equation_indices import list_result, note_extents
 from einc.frontend.equations import lower_equation
 from einc.frontend.expressions import TensorValue
@@ -26,20 +26,12 @@ from einc.ops.recurrence import build_recurrence, renumber_reads
 from einc_runtime.plan.recurrences import OperandRead, RecurrenceEquation
 
 
-def is_recurrence(context: LoweringContext, statement: ast.EquationStmt) -> bool:
-    """Whether an equation reads the value that it defines; where its name has a value already, it reads that."""
-    name = statement.target.text
-    return name not in context.scope.owner(name).values and any(
-        isinstance(part.base, ast.Name) and part.base.text == name for part in _list_reads(statement)
-    )
-
-
 def lower_recurrence(context: LoweringContext, statement: ast.EquationStmt) -> None:
     """One equation that reads its own value at the step before."""
     name = statement.target.text
     steps = {
         step.text
-        for part in _list_reads(statement)
+        for part in list_reads(statement)
         if isinstance(part.base, ast.Name) and part.base.text == name
         for item in part.indices
         if (step := _find_step(item)) is not None
@@ -72,10 +64,6 @@ def _find_step(item: ast.IndexItem) -> ast.Name | None:
             return name
         case _:
             return None
-
-
-def _list_reads(statement: ast.EquationStmt) -> Iterator[ast.IndexedExpr]:
-    return (part for part in iterate_parts(statement.value) if isinstance(part, ast.IndexedExpr))
 
 
 def _lower(
@@ -124,7 +112,7 @@ def _declare_value(context: LoweringContext, recurrence: RecurrenceParts, statem
     note_extents(context, scope, statement.indices)
     known: dict[str, int] = {}
     read: list[TensorDesc] = []
-    for part in _list_reads(statement):
+    for part in list_reads(statement):
         tensor = _find_tensor(context, recurrence, part.base)
         if tensor is not None:
             read.append(tensor.desc)
@@ -147,7 +135,7 @@ def _declare_value(context: LoweringContext, recurrence: RecurrenceParts, statem
             f"index '{recurrence.along}' is {extents[recurrence.along]:,} here, and {steps:,} in an equation before"
         )
         raise context.findings.fail(message, statement.span)
-    starts = [start.desc.dtype for part in _list_reads(statement) if (start := _find_start(context, part)) is not None]
+    starts = [start.desc.dtype for part in list_reads(statement) if (start := _find_start(context, part)) is not None]
     types = [*starts, *(desc.dtype for desc in read if desc.dtype.is_float), *(desc.dtype for desc in read)]
     if not types:
         message = f"the type of '{statement.target.text}' is not known: its equation reads no tensor before its value"

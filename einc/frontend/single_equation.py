@@ -9,14 +9,13 @@ from einc.core.tensor import TensorDesc
 from einc.errors import SourceSpan, UsageError
 from einc.frontend import ast
 from einc.frontend.blocks import apply_call
-from einc.frontend.context import LoweringContext
+from einc.frontend.context import LoweringContext, is_recurrence
 from einc.frontend.equations import lower_equation
 from einc.frontend.expressions import EvaluatedCall, MultipleResults, TensorValue, Value
 from einc.frontend.findings import AlreadyReported, Findings
 from einc.frontend.lower import lower_body
 from einc.frontend.parameters import Parameters
 from einc.frontend.parser import parse_text
-from einc.frontend.recurrences import is_recurrence, lower_recurrence
 from einc.graph.builder import GraphBuilder
 
 SOURCE_NAME = "equation"
@@ -50,6 +49,8 @@ def add_equation(
     context.start_statement(preferred)
     try:
         if is_recurrence(context, statement):
+            from einc.frontend.recurrences import lower_recurrence
+
             lower_recurrence(context, statement)
             result = context.scope.values[statement.target.text]
             assert isinstance(result, TensorValue)

@@ -16,8 +16,7 @@ from functools import partial
 from einc.graph.graph import Graph, Node, TensorKind, find_updaters, updates_state
 from einc.graph.rounding import round_inputs
 from einc.graph.slices import push_slices
-from einc.ops.index_fusion import fuse_index_programs
-from einc.ops.recurrence_fusion import fuse_recurrences
+from einc.ops.base import Operator
 
 
 def prune(graph: Graph) -> Graph:
@@ -90,9 +89,7 @@ def _fuse_nodes(consumer: Node, producer: Node) -> Node | None:
         k = fused.inputs.index(name)
         operator = fused.operator.fuse(k, producer.operator)
         if operator is None and not updates_state(fused.operator):
-            operator = fuse_index_programs(fused.operator, k, producer.operator)
-        if operator is None and not updates_state(fused.operator):
-            operator = fuse_recurrences(fused.operator, k, producer.operator)
+            operator = _fuse_programs(fused.operator, k, producer.operator)
         if operator is None and len(fused.inputs) == 2 and (exchanged := fused.operator.exchange()) is not None:
             fused, k = replace(fused, operator=exchanged, inputs=fused.inputs[::-1]), 1 - k
             operator = exchanged.fuse(k, producer.operator)
@@ -100,6 +97,16 @@ def _fuse_nodes(consumer: Node, producer: Node) -> Node | None:
             return None
         fused = replace(fused, operator=operator, inputs=fused.inputs[:k] + producer.inputs + fused.inputs[k + 1 :])
     return _merge_repeated_inputs(fused)
+
+
+def _fuse_programs(consumer: Operator, k: int, producer: Operator) -> Operator | None:
+    """`consumer` with `producer` in place of its input `k`, where one of them is an index program or a recurrence."""
+    if not (consumer.is_program or producer.is_program):
+        return None
+    from einc.ops.index_fusion import fuse_index_programs
+    from einc.ops.recurrence_fusion import fuse_recurrences
+
+    return fuse_index_programs(consumer, k, producer) or fuse_recurrences(consumer, k, producer)
 
 
 def _merge_repeated_inputs(node: Node) -> Node:

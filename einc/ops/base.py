@@ -57,6 +57,10 @@ class Operator(ABC):
     family: ClassVar[str]
     """The name under which `ops.registry` restores it from a bundle."""
 
+    is_program: ClassVar[bool] = False
+    """Whether it is an index program or a recurrence. Such an operator may be a scan, which blocks may make faster, and
+    elementwise operators may be computed inside it."""
+
     @property
     def title(self) -> str:
         """Its name for readers: `softmax`, `matmul`, `silu+mul`."""

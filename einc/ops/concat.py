@@ -21,9 +21,7 @@ from einc.ops.arguments import (
 )
 from einc.ops.base import Attributes, Operator
 from einc.ops.equation import build_equation
-from einc.ops.index_operator import build_index_operator
 from einc.ops.scalar import make_step, parse_program
-from einc_runtime.plan.index_patterns import write_concatenation
 from einc_runtime.plan.index_programs import MAX_READS
 from einc_runtime.plan.scalar_programs import ScalarInput
 
@@ -80,5 +78,8 @@ def _concatenate(parts: Sequence[TensorDesc], axis: int, into: str) -> Operator:
     if len(parts) >= MAX_READS:
         hint = "concatenate some of them first"
         raise OperatorError(f"concat: {len(parts)} tensors; at most {MAX_READS - 1} are supported", hint=hint)
+    from einc.ops.index_operator import build_index_operator
+    from einc_runtime.plan.index_patterns import write_concatenation
+
     program = write_concatenation(loops, [part.shape for part in parts], axis)
     return build_index_operator(parts, program, parse_program(program.program, len(program.reads)), dims)

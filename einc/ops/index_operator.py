@@ -63,6 +63,7 @@ class IndexOperator(DerivedOperator):
     """The operator of an index program; made by `build_index_operator`, which checks it."""
 
     family: ClassVar[str] = "index"
+    is_program: ClassVar[bool] = True
 
     operands: tuple[TensorDesc, ...]
     program: IndexProgram

@@ -51,6 +51,7 @@ class RecurrenceOperator(DerivedMappedOperator):
     """The operator of a recurrence; made by `build_recurrence`, which checks it."""
 
     family: ClassVar[str] = "recurrence"
+    is_program: ClassVar[bool] = True
 
     operands: tuple[TensorDesc, ...]
     program: Recurrence

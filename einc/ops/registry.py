@@ -1,11 +1,13 @@
 """The operator library: every name that a model can call, and every family that a plan can name.
 
-To add an operator, add a file to this folder and name it in `_FILES`.
+To add an operator, add a file to this folder and name it in `_FILES`, or in `list_files` if no model calls it.
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
+from functools import cache
+from types import ModuleType
 from typing import TypeAlias
 
 from einc.core.tensor import TensorDesc
@@ -14,32 +16,22 @@ from einc.ops import (
     append,
     attention,
     concat,
-    custom,
-    dequantize,
     elementwise,
-    equation,
-    index_operator,
     norm,
-    quantized_product,
-    recurrence,
     reshape,
     rope,
-    rounded_product,
     selection,
     shorthands,
     softmax,
 )
 from einc.ops.arguments import Argument, format_value
 from einc.ops.base import Attributes, Operator
-from einc_runtime.custom import list_custom_operators
 from einc_runtime.text import did_you_mean
 
 _FILES = (
-    append, attention, concat, custom, dequantize, elementwise, equation, index_operator,
-    norm,
-    quantized_product, recurrence, reshape, rope, rounded_product, selection, shorthands, softmax,
+    append, attention, concat, elementwise, norm, reshape, rope, selection, shorthands, softmax,
 )  # fmt: skip
-"""The files of the library. Each defines at least one of these:
+"""The files of the library that models call. A file of the library defines at least one of these:
 
 - `CALLS`: the names of calls that its function `call` turns into operators;
 - `EXTRAS`: the keyword arguments of these calls that are tensors. `call` gets them after the positional tensors, in
@@ -54,7 +46,20 @@ _CALLS: dict[str, _Make] = {name: file.call for file in _FILES for name in getat
 _EXTRAS: dict[str, tuple[str, ...]] = {
     name: file.EXTRAS for file in _FILES if hasattr(file, "EXTRAS") for name in file.CALLS
 }
-_FAMILIES: dict[str, _Restore] = {key: make for file in _FILES for key, make in getattr(file, "FAMILIES", {}).items()}
+
+
+def list_files() -> tuple[ModuleType, ...]:
+    """All files of the library. Those that only plans name are loaded here: few compilations need one of them."""
+    from einc.ops import custom, dequantize, equation, index_operator, quantized_product, recurrence, rounded_product
+
+    return *_FILES, custom, dequantize, equation, index_operator, quantized_product, recurrence, rounded_product
+
+
+@cache
+def list_families() -> Mapping[str, _Restore]:
+    """For each family, the function that restores its operators from a plan."""
+    return {family: make for file in list_files() for family, make in getattr(file, "FAMILIES", {}).items()}
+
 
 _ALIASES = {"regroup": "reshape"}
 """Older names that calls may still use, and the names that replaced them."""
@@ -72,12 +77,14 @@ def is_callable(name: str) -> bool:
 
 def list_custom_names() -> tuple[str, ...]:
     """The names of the operators of installed packages, in alphabetical order."""
+    from einc_runtime.custom import list_custom_operators
+
     return tuple(list_custom_operators())
 
 
 def is_custom(name: str) -> bool:
     """Whether an installed package defines an operator of this name. All other names come first."""
-    return name in list_custom_operators()
+    return name in list_custom_names()
 
 
 def call(name: str, arguments: Sequence[Argument], keywords: Mapping[str, Argument]) -> Operator:
@@ -87,6 +94,8 @@ def call(name: str, arguments: Sequence[Argument], keywords: Mapping[str, Argume
     """
     make = _CALLS.get(_ALIASES.get(name, name))
     if make is None and is_custom(name):  # asked last, as it looks at all installed packages
+        from einc.ops import custom
+
         make = custom.call
     if make is None:
         raise OperatorError(f"there is no operator '{name}'", hint=_suggest_operators(name))
@@ -111,7 +120,7 @@ def restore(family: str, inputs: tuple[TensorDesc, ...], attributes: Attributes)
 
     Raises OperatorError for anything that no operator has.
     """
-    make = _FAMILIES.get(family)
+    make = list_families().get(family)
     if make is None:
         raise OperatorError(f"there is no operator family {family[:40]!r}")
     return make(inputs, attributes)

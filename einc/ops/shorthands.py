@@ -23,7 +23,6 @@ from einc.ops.arguments import (
 )
 from einc.ops.base import Attributes, Operator
 from einc.ops.equation import build_equation
-from einc.ops.index_operator import build_index_operator
 from einc.ops.scalar import make_step, parse_program
 from einc_runtime.plan.index_programs import COPY_PROGRAM, PRODUCT_PROGRAMS, IndexProgram, Position, TensorRead
 from einc_runtime.plan.scalar_programs import ScalarInput
@@ -166,6 +165,8 @@ def _look_up(name: str, arguments: Sequence[Argument], attributes: Attributes) -
             f"embedding: the table is {table}, expected numbers in two dimensions: vocabulary, columns", argument=1
         )
     loops = make_unique([*ids.dims, table.dims[1]])
+    from einc.ops.index_operator import build_index_operator
+
     extents = (*ids.shape, table.shape[1])
     reads = (_read(1, "@1", loops[-1]), _read(0, *loops[:-1]))
     program = IndexProgram(tuple(zip(loops, extents, strict=True)), len(loops), reads, COPY_PROGRAM, "")
@@ -175,6 +176,8 @@ def _look_up(name: str, arguments: Sequence[Argument], attributes: Attributes) -
 def _multiply_experts(name: str, arguments: Sequence[Argument], attributes: Attributes) -> Operator:
     """`expert_matmul(x, weight, picks)`: y[t, s, n] = sum[k](x[t, s, k] * weight[picks[t, s], n, k]). If x lacks s, all
     experts of a token read the same row."""
+    from einc.ops.index_operator import build_index_operator
+
     reject_others(name, attributes)
     x, weight, picks = require_tensors(name, arguments, 3)
     if not picks.dtype.is_integer or picks.rank != 2:

@@ -8,15 +8,18 @@ from __future__ import annotations
 
 import time
 from itertools import chain
+from typing import TYPE_CHECKING
 
 from einc.errors import CapacityError, MachineError
 from einc.logical.plan import LogicalPlan
 from einc.machines.model import Machine
 from einc.physical.placer import PlacedBeginnings, Placer, PlanRecords
 from einc.physical.program import DeviceProgram
-from einc.physical.refining import OtherPrograms, RefiningScheduler
 from einc.physical.schedule import NaiveScheduler, Scheduler
 from einc.physical.synthesis import SearchScope, SynthesizingScheduler
+
+if TYPE_CHECKING:
+    from einc.physical.refining import OtherPrograms
 
 
 def build(
@@ -126,6 +129,8 @@ def refine(
     not valid.
     """
     plan = program.plan
+    from einc.physical.refining import OtherPrograms, RefiningScheduler
+
     given_exchanges, proposed = user_programs.given_exchanges, user_programs.proposed
     if given_exchanges is not None:
         program = build(plan, machine, RefiningScheduler(scheduler, OtherPrograms(given_exchanges)), records)

@@ -24,13 +24,10 @@ from einc.machines.model import Machine
 from einc.options import GivenExchange
 from einc.physical.atoms import Inflow
 from einc.physical.preamble import build_preamble
-from einc.physical.schedule import ScheduledExchange
+from einc.physical.schedule import OUTPUT, ScheduledExchange
 from einc.physical.usable import cut_as_asked, use_actions
 from einc_runtime.plan.schema import Exchange
 from einc_runtime.text import suggest_name
-
-OUTPUT = "output {}"
-"""The name of the exchange that brings a saved tensor home; that of an operator is the operator's own."""
 
 _PREAMBLE_HINT = (
     "`einc explain MODEL.ein --preamble NAME`, with the same options, prints what the program has to start with"

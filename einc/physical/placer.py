@@ -16,7 +16,6 @@ import msgspec
 from einc.logical.plan import LogicalPlan
 from einc.machines.model import Machine
 from einc.physical.atoms import find_inflows
-from einc.physical.given import OUTPUT
 from einc.physical.homes import Homes, StateHomes
 from einc.physical.lowering import Lowering
 from einc.physical.memory import MemoryPlan, check_capacity, plan_memory
@@ -24,9 +23,9 @@ from einc.physical.occupancy import Occupancy
 from einc.physical.parts import PlacedParts, Residencies
 from einc.physical.placement import place_among
 from einc.physical.program import DeviceProgram, DeviceProgramBuilder, renumber_buffers, renumber_regions
-from einc.physical.records import OperationRecorder, make_tensor_records, place_operation, trim_later
+from einc.physical.records import OperationRecorder, place_operation, trim_later
 from einc.physical.residency import CompleteBlock, PartialCopy, Residency
-from einc.physical.schedule import NaiveScheduler, Scheduler
+from einc.physical.schedule import OUTPUT, NaiveScheduler, Scheduler
 from einc.predict.timeline import predict
 from einc_runtime.plan.joint_aggregation import AggregationGroup, groups_of
 from einc_runtime.plan.launches import find_joint_tasks
@@ -47,7 +46,8 @@ class PlanRecords:
     @staticmethod
     def of(plan: LogicalPlan, recorder: OperationRecorder | None = None) -> PlanRecords:
         """The records of a plan; `recorder` has made those of other plans of the same graph."""
-        return PlanRecords(make_tensor_records(plan.graph), (recorder or OperationRecorder()).record(plan))
+        recorder = recorder or OperationRecorder()
+        return PlanRecords(recorder.record_tensors(plan.graph), recorder.record(plan))
 
 
 @dataclass(frozen=True, slots=True)

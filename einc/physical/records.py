@@ -154,7 +154,14 @@ class OperationRecorder:
     def __init__(self) -> None:
         self._functions: dict[tuple[Operator, int], tuple[schema.Function, ...]] = {}  # layers repeat their operators
         self._records: dict[tuple[str, int, int], schema.Operation] = {}
+        self._tensors: tuple[Graph, tuple[schema.Tensor, ...]] | None = None
         self._seen: dict[int, Candidate] = {}  # keeps them alive, so that no other one gets the identity of one
+
+    def record_tensors(self, graph: Graph) -> tuple[schema.Tensor, ...]:
+        """The record of every tensor of a graph, in its order; most plans have the nodes in the same order."""
+        if self._tensors is None or self._tensors[0] is not graph:
+            self._tensors = graph, make_tensor_records(graph)
+        return self._tensors[1]
 
     def record(self, plan: LogicalPlan) -> tuple[schema.Operation, ...]:
         """The record of every operator: function specification i runs at site i, and nothing is brought yet."""

@@ -23,6 +23,9 @@ from einc.physical.placement import place_functions
 from einc.physical.preamble import Preamble, build_preamble, get_last_name
 from einc_runtime.plan.schema import Exchange
 
+OUTPUT = "output {}"
+"""The name of the exchange that brings a saved tensor home; that of an operator is the operator's own."""
+
 MAX_KEPT_ATOMS = 200_000
 """Exchanges are forgotten once those that are kept for repetitions have more atoms than this in all."""
 

@@ -8,8 +8,6 @@ from functools import cache
 from einc.graph.graph import Graph
 from einc.machines.model import MS_PER_US, Machine
 from einc.ops.base import Operator
-from einc.ops.index_operator import IndexOperator
-from einc.ops.recurrence import RecurrenceOperator
 from einc.ops.scan_blocks import block_scan
 from einc.predict.costs import compute_occupied_ms, describe_operator
 
@@ -37,7 +35,7 @@ def choose_blocks(graph: Graph, machine: Machine, sites: int) -> dict[str, int]:
                 best_ms, best = blocked_ms, blocks
         return best
 
-    scans = [node for node in graph.nodes if isinstance(node.operator, RecurrenceOperator | IndexOperator)]
+    scans = [node for node in graph.nodes if node.operator.is_program]
     chosen = {node.name: choose(node.operator) for node in scans}
     return {name: blocks for name, blocks in chosen.items() if blocks is not None}
 

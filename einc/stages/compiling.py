@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 
-from einc.errors import CapacityError, UsageError
+from einc.errors import UsageError
 from einc.graph.graph import Graph
 from einc.machines.model import Machine
 from einc.options import FASTEST, MAX_DIVISIONS, CompileOptions
@@ -19,7 +19,7 @@ Competitor = tuple[Graph, SelectedPlan]
 """A graph, and its plan."""
 
 
-def find_competing(
+def find_divided(
     graph: Graph,
     machine: Machine,
     sites: int,
@@ -28,30 +28,12 @@ def find_competing(
     find_undivided: Callable[[], Competitor],
     progress: Callable[[str, float], None],
 ) -> Competitor:
-    """The fastest plan that the options ask for, and its graph: that of `find_undivided`, with one stage, micro-batch
-    and replica, or one of the shapes that the options allow.
+    """The fastest plan of the shapes that the options allow, and its graph: that of `find_undivided`, with one stage,
+    micro-batch and replica, may be one of them.
 
     Raises UsageError for shapes that are not possible, and for options that say something else of the whole plan;
-    CapacityError where no plan fits into memory, or keeps to the latency.
+    CapacityError where no plan fits into memory.
     """
-    competitor = (
-        _find_divided(graph, machine, sites, options, budget, find_undivided, progress)
-        if options.divides
-        else find_undivided()
-    )
-    _require_latency(competitor[1], options)
-    return competitor
-
-
-def _find_divided(
-    graph: Graph,
-    machine: Machine,
-    sites: int,
-    options: CompileOptions,
-    budget: SearchBudget,
-    find_undivided: Callable[[], Competitor],
-    progress: Callable[[str, float], None],
-) -> Competitor:
     _check(options)
     request = ShapeRequest(options.stages, options.microbatches, options.replicas)
     allowed = all(count in (None, 1) for count in (request.stages, request.microbatches, request.replicas))
@@ -72,16 +54,6 @@ def _find_divided(
     best = search.find_best(request, undivided)
     budget.end()
     return (undivided_graph if best.plan.division is None else graph), best
-
-
-def _require_latency(selected: SelectedPlan, options: CompileOptions) -> None:
-    """Raises CapacityError if a run of the plan is predicted to take longer than the options allow."""
-    limit, program = options.latency_at_most, selected.program
-    if limit is not None and program is not None and program.predicted_ms > limit:
-        raise CapacityError(
-            f"no plan takes at most {limit:g} ms: the fastest that was found takes {program.predicted_ms:.4g} ms",
-            hint="give more sites (--devices), a faster machine (-m), or a smaller batch (-D)",
-        )
 
 
 def _check(options: CompileOptions) -> None:

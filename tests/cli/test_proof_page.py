@@ -51,4 +51,4 @@ def test_the_page_has_the_sentences_of_the_commands(
 
 
 def test_every_family_of_operators_has_a_description() -> None:
-    assert set(FAMILIES) == set(registry._FAMILIES)
+    assert set(FAMILIES) == set(registry.list_families())

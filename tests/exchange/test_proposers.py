@@ -8,9 +8,11 @@ import pytest
 
 from einc.errors import ProgramError
 from einc.exchange.language.resolve import read_preamble
-from einc.exchange.synthesis import CommandProposer, SynthesisOptions, TextProposer, synthesize
+from einc.exchange.synthesis import SynthesisOptions, synthesize
+from einc.exchange.synthesis.commands import CommandProposer
 from einc.exchange.synthesis.proposers import (
     JudgedCandidate,
+    TextProposer,
     consult_proposer,
     read_candidate,
     split_candidates,

@@ -14,6 +14,7 @@ import math
 import time
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
+from typing import TYPE_CHECKING
 
 from einc.errors import ProgramError
 from einc.exchange.bounds import Certificate, bound
@@ -24,10 +25,8 @@ from einc.exchange.naive import build_naive_body
 from einc.exchange.network import Network, build_network
 from einc.exchange.simulation.simulator import BodyEvaluator, simulate
 from einc.exchange.synthesis.allocation import RouteAmounts
-from einc.exchange.synthesis.consultation import Consultation
 from einc.exchange.synthesis.demands import MAX_TERMINALS, Demand
 from einc.exchange.synthesis.placement import choose_fewest_bytes, place
-from einc.exchange.synthesis.proposers import Proposer
 from einc.exchange.synthesis.rewrites import MAX_REWRITTEN, improve_by_rewrites
 from einc.exchange.synthesis.rounding import RouteChooser, choose_piece_counts
 from einc.exchange.synthesis.scheduling import build_first_schedule, improve_schedule
@@ -41,6 +40,9 @@ from einc.exchange.synthesis.task_graph import (
     write_unordered_actions,
 )
 from einc.machines.model import Machine
+
+if TYPE_CHECKING:
+    from einc.exchange.synthesis.proposers import Proposer
 
 MAX_SEARCHED_ACTIONS = 2000
 """By default, on machines of up to eleven sites; more on larger ones, as their squares."""
@@ -219,6 +221,13 @@ class _SynthesisSearch:
         has_body = self.preamble.actions and not is_open(self.preamble)
         for program in (*candidates, self.preamble) if has_body else candidates:
             self.offer_program(program, {}, "given body")
+        if proposers:
+            self.consult(proposers)
+
+    def consult(self, proposers: Sequence[Proposer]) -> None:
+        """Tries what proposers answer."""
+        from einc.exchange.synthesis.consultation import Consultation
+
         consultation = Consultation(
             self.preamble, self.machine, self.show_best, self.offer_proposal, self.count_seconds, self.say,
             self.proposals,

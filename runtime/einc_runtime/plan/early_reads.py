@@ -13,7 +13,7 @@ from __future__ import annotations
 from collections.abc import Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 
-from einc_runtime.plan.launches import MAX_FEW_ROWS, find_launches, multiplies_few_rows
+from einc_runtime.plan.launches import MAX_FEW_ROWS, JointLaunch, find_launches, multiplies_few_rows
 from einc_runtime.plan.regions import ExecutablePlan, find_users, reads_of, writes_of
 from einc_runtime.plan.schema import (
     AggregateTask,
@@ -49,11 +49,16 @@ class EarlyRead:
 
 
 def find_early_reads(
-    plan: ExecutablePlan, tasks: Sequence[AnyTask], messages: Collection[int] = ()
+    plan: ExecutablePlan,
+    tasks: Sequence[AnyTask],
+    messages: Collection[int] = (),
+    found: Sequence[JointLaunch] | None = None,
 ) -> tuple[EarlyRead, ...]:
     """All of a plan, by the site and the order of its tasks. In a part of a plan, `messages` are the tasks that have
-    another end elsewhere."""
-    launches = {launch.tasks[0]: launch.tasks for launch in find_launches(plan, tasks)}
+    another end elsewhere. `found` is `find_launches`, for callers that have it."""
+    if not any(multiplies_few_rows(plan, task) for task in tasks):
+        return ()
+    launches = {launch.tasks[0]: launch.tasks for launch in (find_launches(plan, tasks) if found is None else found)}
     later = {number for members in launches.values() for number in members[1:]}
     sources = _find_sources(tasks, messages, 1 << len(plan.memory))
     _, writers = find_users(tasks)

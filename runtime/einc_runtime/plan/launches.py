@@ -13,16 +13,27 @@ from __future__ import annotations
 from collections import defaultdict
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
+from functools import cached_property
 from typing import Literal
 
 from einc_runtime.plan.epilogues import (
     LAUNCH_PRODUCTS,
+    ContractedOperands,
+    GatedTasks,
     find_epilogues,
     find_gated_pairs,
     is_library_epilogue,
     list_contracted_operands,
 )
-from einc_runtime.plan.regions import ExecutablePlan, find_output_buffers, find_users, reads_of, region_bytes, writes_of
+from einc_runtime.plan.regions import (
+    ExecutablePlan,
+    Users,
+    find_output_buffers,
+    find_users,
+    reads_of,
+    region_bytes,
+    writes_of,
+)
 from einc_runtime.plan.reproducible import ATTRIBUTE
 from einc_runtime.plan.schema import AggregateTask, AnyTask, Block, KernelTask, Operation, Region
 from einc_runtime.plan.states import IN_PLACE
@@ -76,10 +87,8 @@ def find_joint_tasks(plan: ExecutablePlan, tasks: Sequence[AnyTask]) -> dict[int
     joint: dict[int, int] = {}
     finder = _Finder(plan, tasks)
     for first, gated in finder.gated.items():  # tuning may choose one kernel for those of many rows
-        task = tasks[first]
-        if not isinstance(task, KernelTask) or plan.operations[task.operation].kernel != "contract":
-            continue
-        joint |= {first: gated.then, gated.second: gated.then}
+        if finder.operations[first].kernel == "contract":
+            joint |= {first: gated.then, gated.second: gated.then}
     for launch in finder.run():
         joint |= dict.fromkeys(launch.tasks[:-1], launch.tasks[-1])
     return joint
@@ -109,13 +118,35 @@ def _is_plain(plan: ExecutablePlan, task: AnyTask, operation: Operation) -> bool
 
 
 class _Finder:
+    """The search for the launches of a plan. Most plans have few tasks that a launch may have, or none."""
+
     def __init__(self, plan: ExecutablePlan, tasks: Sequence[AnyTask]) -> None:
         self.plan, self.tasks = plan, tasks
-        self.readers, self.writers = users = find_users(tasks)
-        self.contracted = list_contracted_operands(plan, tasks, users)
-        self.gated = find_gated_pairs(plan, tasks, self.contracted)
-        self.outputs = find_output_buffers(plan)
+        self.operations: dict[int, Operation] = {}  # of the tasks that run a kernel
+        self.running: dict[str, list[int]] = defaultdict(list)  # by kernel: the tasks that run it
+        for number, task in enumerate(tasks):
+            if isinstance(task, KernelTask):
+                self.operations[number] = operation = plan.operations[task.operation]
+                self.running[operation.kernel].append(number)
         self.taken: set[int] = set()
+
+    @cached_property
+    def users(self) -> Users:
+        return find_users(self.tasks)
+
+    @cached_property
+    def outputs(self) -> set[int]:
+        return find_output_buffers(self.plan)
+
+    @cached_property
+    def contracted(self) -> ContractedOperands:
+        if not self.running["map"] or not self._list_running(*LAUNCH_PRODUCTS):
+            return ()
+        return list_contracted_operands(self.plan, self.tasks, self.users)
+
+    @cached_property
+    def gated(self) -> dict[int, GatedTasks]:
+        return find_gated_pairs(self.plan, self.tasks, self.contracted)
 
     def run(self) -> tuple[JointLaunch, ...]:
         launches: list[JointLaunch] = []
@@ -132,30 +163,25 @@ class _Finder:
     def _is_inner(self, number: int, members: set[int]) -> bool:
         """Whether only these tasks read what a task writes."""
         (written,) = {region.buffer for region in writes_of(self.tasks[number])} or {-1}
-        readers = self.readers.get(written, [])
+        readers = self.users[0].get(written, [])
         return written not in self.outputs and bool(readers) and members.issuperset(readers)
 
     def _gated(self) -> Iterator[JointLaunch]:
         for first, gated in self.gated.items():
-            gate = self._operation(gated.then)
-            short = gate is not None and len(str(gate.kernel_attributes["program"])) <= MAX_GATE
+            short = len(str(self.operations[gated.then].kernel_attributes["program"])) <= MAX_GATE
             shared = set(reads_of(self.tasks[first])).intersection(reads_of(self.tasks[gated.second]))
             if short and len(shared) == 1 and self._is_few(first) and self._is_few(gated.second):
                 yield JointLaunch("gated", (first, gated.second, gated.then))
 
     def _epilogues(self) -> Iterator[JointLaunch]:
         for first, (then, _) in find_epilogues(self.plan, self.tasks, self.contracted).items():
-            operation = self._operation(then)
             sizes = {region_bytes(self.plan, region) for n in (first, then) for region in writes_of(self.tasks[n])}
-            if operation is not None and is_library_epilogue(operation) and len(sizes) == 1:
+            if is_library_epilogue(self.operations[then]) and len(sizes) == 1:
                 yield JointLaunch("epilogue", (first, then))
 
     def _rows(self) -> Iterator[JointLaunch]:
-        for number in range(len(self.tasks)):
-            operation = self._operation(number)
-            if operation is None or operation.kernel not in ("rmsnorm", "layernorm"):
-                continue
-            chains = self._list_row_chains(number) if self._is_plain(number, operation) else ()
+        for number in self._list_running("rmsnorm", "layernorm"):
+            chains = self._list_row_chains(number) if self._is_plain(number) else ()
             launch = next((JointLaunch("rows", chain) for chain in chains if self._is_one(chain)), None)
             if launch is not None:
                 yield launch
@@ -172,8 +198,7 @@ class _Finder:
         if self._adds(maker):
             yield maker, norm
             return
-        operation = self._operation(maker)
-        if operation is None or operation.kernel != "map" or not self._is_plain(maker, operation):
+        if maker not in self.operations or self.operations[maker].kernel != "map" or not self._is_plain(maker):
             return
         for region in reads_of(self.tasks[maker]):
             added = self._find_maker(maker, region)
@@ -184,13 +209,14 @@ class _Finder:
     def _places(self) -> Iterator[JointLaunch]:
         """Rotations and appends of a site that follow each other."""
         groups: dict[int, list[int]] = {}
-        for number, task in enumerate(self.tasks):
+        for number in self._list_running("rope", "append"):
             if not self._goes_to_places(number):
                 continue
-            group = groups.setdefault(task.site, [])
+            site = self.tasks[number].site
+            group = groups.setdefault(site, [])
             if not self._is_one((*group, number)):
                 yield from self._close(group)
-                group = groups[task.site] = []
+                group = groups[site] = []
             group.append(number)
         for group in groups.values():
             yield from self._close(group)
@@ -200,11 +226,10 @@ class _Finder:
             yield JointLaunch("places", tuple(group))
 
     def _goes_to_places(self, number: int) -> bool:
-        operation = self._operation(number)
-        if operation is None or operation.kernel not in ("rope", "append"):
-            return False
+        """Whether a task that rotates or appends may run together with others."""
+        operation = self.operations[number]
         if operation.kernel == "rope":
-            return self._is_plain(number, operation)
+            return self._is_plain(number)
         fresh = reads_of(self.tasks[number])[1]  # a cache may have floats of 8 bits, to which they are rounded
         new, dtype = fresh.block.shape, self.plan.tensors[self.plan.buffers[fresh.buffer].tensor].dtype
         if dtype not in LAUNCH_TYPES or operation.kernel_attributes.get(ATTRIBUTE) is True:
@@ -214,11 +239,11 @@ class _Finder:
     def _products(self) -> Iterator[JointLaunch]:
         """Products of few rows that share an operand."""
         groups: dict[tuple[int, int, Region], list[int]] = defaultdict(list)
-        for number, task in enumerate(self.tasks):
-            operation = self._operation(number)
-            if operation is None or number in self.taken or not self._is_few(number):
+        for number in self._list_running(*LAUNCH_PRODUCTS):
+            task = self.tasks[number]
+            if number in self.taken or not self._is_few(number):
                 continue
-            stored = operation.kernel != "contract"  # then the first operand is the tensor
+            stored = self.operations[number].kernel != "contract"  # then the first operand is the tensor
             for position, region in enumerate(reads_of(task)[: 1 if stored else 2]):
                 groups[task.site, 2 * position + stored, region].append(number)
         for numbers in groups.values():
@@ -234,16 +259,16 @@ class _Finder:
         first, members = numbers[0], set(numbers)
         return all(before < first or before in members for number in numbers for before in self.tasks[number].after)
 
-    def _operation(self, number: int) -> Operation | None:
-        task = self.tasks[number]
-        return self.plan.operations[task.operation] if isinstance(task, KernelTask) else None
+    def _list_running(self, *kernels: str) -> list[int]:
+        """The tasks that run one of these kernels, ascending."""
+        return sorted(number for kernel in kernels for number in self.running[kernel])
 
     def _is_few(self, number: int) -> bool:
         """Whether a task multiplies few rows."""
         return multiplies_few_rows(self.plan, self.tasks[number])
 
-    def _is_plain(self, number: int, operation: Operation) -> bool:
-        return _is_plain(self.plan, self.tasks[number], operation)
+    def _is_plain(self, number: int) -> bool:
+        return _is_plain(self.plan, self.tasks[number], self.operations[number])
 
     def _adds(self, number: int) -> bool:
         """Whether a task combines copies of one tensor, element by element."""
@@ -252,7 +277,7 @@ class _Finder:
 
     def _find_maker(self, reader: int, region: Region) -> int | None:
         """The one task of the reader's site that makes a region, if one makes exactly that."""
-        writers = self.writers.get(region.buffer, [])
+        writers = self.users[1].get(region.buffer, [])
         if len(writers) != 1 or writers[0] >= reader:
             return None
         maker = self.tasks[writers[0]]

@@ -67,9 +67,10 @@ def find_users(tasks: Sequence[AnyTask]) -> Users:
     readers: dict[int, list[int]] = defaultdict(list)
     writers: dict[int, list[int]] = defaultdict(list)
     for number, task in enumerate(tasks):
-        for users, regions in ((readers, reads_of(task)), (writers, writes_of(task))):
-            for region in regions:
-                users[region.buffer].append(number)
+        for region in reads_of(task):
+            readers[region.buffer].append(number)
+        for region in writes_of(task):
+            writers[region.buffer].append(number)
     return readers, writers
 
 

@@ -10,35 +10,39 @@ import itertools
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 from functools import partial
+from importlib import import_module
 
 import msgspec
 
 from einc_runtime.errors import PlanFault
-from einc_runtime.plan.meaning import equations, moves, quantized, rows, selection
-from einc_runtime.plan.meaning.attention import attention
-from einc_runtime.plan.meaning.custom import custom
-from einc_runtime.plan.meaning.index import index
-from einc_runtime.plan.meaning.recurrence import recurrence
 from einc_runtime.plan.meaning.terms import Application, Interval, OperatorMeaning, TensorForm, block_of
 from einc_runtime.plan.reproducible import ATTRIBUTE, ORDERLESS
 from einc_runtime.plan.schema import Attribute, Block, Bundle, Operation, Tensor
 from einc_runtime.text import did_you_mean, escape_text
 
+_FILES = {
+    "attention": ("attention",),
+    "custom": ("custom",),
+    "equations": ("equation",),
+    "index": ("index",),
+    "moves": ("append", "reshape"),
+    "quantized": ("dequantize", "quantized_product", "rounded_product"),
+    "recurrence": ("recurrence",),
+    "rows": ("norm", "rope", "softmax"),
+    "selection": ("topk",),
+}
+"""The families that each file of this folder describes, by functions of their names."""
+
+
+def _describe(application: Application, file: str, family: str) -> OperatorMeaning:
+    """What a family is. Its file is loaded when the family is first used: a plan has few of them."""
+    describe = getattr(import_module(f"einc_runtime.plan.meaning.{file}"), family)
+    meaning: OperatorMeaning = describe(application)
+    return meaning
+
+
 FAMILIES: Mapping[str, Callable[[Application], OperatorMeaning]] = {
-    "append": moves.append,
-    "attention": attention,
-    "custom": custom,
-    "dequantize": quantized.dequantize,
-    "equation": equations.equation,
-    "index": index,
-    "norm": rows.norm,
-    "quantized_product": quantized.quantized_product,
-    "recurrence": recurrence,
-    "reshape": moves.reshape,
-    "rope": rows.rope,
-    "rounded_product": quantized.rounded_product,
-    "softmax": rows.softmax,
-    "topk": selection.topk,
+    family: partial(_describe, file=file, family=family) for file, families in _FILES.items() for family in families
 }
 
 FunctionBlocks = tuple[tuple[Block, ...], tuple[Block, ...]]
