@@ -20,7 +20,7 @@ from einc_runtime.plan.reproducible import ATTRIBUTE, ORDERLESS
 from einc_runtime.plan.schema import Attribute, Block, Bundle, Operation, Tensor
 from einc_runtime.text import did_you_mean, escape_text
 
-_FILES = {
+_FAMILIES_BY_FILE = {
     "attention": ("attention",),
     "custom": ("custom",),
     "equations": ("equation",),
@@ -42,7 +42,9 @@ def _describe(application: Application, file: str, family: str) -> OperatorMeani
 
 
 FAMILIES: Mapping[str, Callable[[Application], OperatorMeaning]] = {
-    family: partial(_describe, file=file, family=family) for file, families in _FILES.items() for family in families
+    family: partial(_describe, file=file, family=family)
+    for file, families in _FAMILIES_BY_FILE.items()
+    for family in families
 }
 
 FunctionBlocks = tuple[tuple[Block, ...], tuple[Block, ...]]
