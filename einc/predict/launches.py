@@ -41,7 +41,7 @@ def charge_launches(
         charged[first] = _cost_launch(plan, costs, launch)._replace(after=tuple(dict.fromkeys(waits)))
         for number in later:
             charged[number] = TaskCost(TaskKind.FENCE, costs[number].site, (first,))
-    for read in find_early_reads(plan, plan.tasks, found=launches):
+    for read in find_early_reads(plan, plan.tasks, launches=launches):
         size = sum(region_bytes(plan, region) for region in read.regions)
         early = EarlyBytes(size, read.after, sum(charged[number].size for number in read.between))
         cost = charged[read.task]
@@ -71,7 +71,7 @@ def find_saved_ms(
         first, site = launch.tasks[0], machine.sites[plan.tasks[launch.tasks[0]].site]
         alone = sum(compute_occupied_ms(costs[number], site, latency) for number in launch.tasks)
         save(launch.tasks[-1], alone, compute_occupied_ms(charged[first], site, latency))
-    for read in find_early_reads(plan, plan.tasks, found=launches):
+    for read in find_early_reads(plan, plan.tasks, launches=launches):
         cost, site = charged[read.task], machine.sites[plan.tasks[read.task].site]
         between = sum(compute_occupied_ms(charged[number], site, latency) for number in read.between)
         assert cost.early is not None

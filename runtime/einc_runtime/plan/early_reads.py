@@ -52,24 +52,25 @@ def find_early_reads(
     plan: ExecutablePlan,
     tasks: Sequence[AnyTask],
     messages: Collection[int] = (),
-    found: Sequence[JointLaunch] | None = None,
+    launches: Sequence[JointLaunch] | None = None,
 ) -> tuple[EarlyRead, ...]:
     """All of a plan, by the site and the order of its tasks. In a part of a plan, `messages` are the tasks that have
-    another end elsewhere. `found` is `find_launches`, for callers that have it."""
+    another end elsewhere. `launches` is `find_launches`, for callers that have it."""
     if not any(multiplies_few_rows(plan, task) for task in tasks):
         return ()
-    launches = {launch.tasks[0]: launch.tasks for launch in (find_launches(plan, tasks) if found is None else found)}
-    later = {number for members in launches.values() for number in members[1:]}
+    launches = find_launches(plan, tasks) if launches is None else launches
+    steps = {launch.tasks[0]: launch.tasks for launch in launches}
+    later = {number for members in steps.values() for number in members[1:]}
     sources = _find_sources(tasks, messages, 1 << len(plan.memory))
     _, writers = find_users(tasks)
     by_site: dict[int, list[tuple[int, ...]]] = {}
     for number, task in enumerate(tasks):
         if number not in later and number not in messages and not isinstance(task, FenceTask | TransferTask):
-            by_site.setdefault(task.site, []).append(launches.get(number, (number,)))
+            by_site.setdefault(task.site, []).append(steps.get(number, (number,)))
     return tuple(
         read
-        for site, steps in sorted(by_site.items())
-        for read in _find_of_site(plan, tasks, 1 << site, steps, sources, writers)
+        for site, site_steps in sorted(by_site.items())
+        for read in _find_of_site(plan, tasks, 1 << site, site_steps, sources, writers)
     )
 
 
