@@ -30,10 +30,12 @@ _POSITIONS_KEY = (Source.POSITIONS, "", 0)
 
 @dataclass(frozen=True, slots=True)
 class StepRequest:
-    """So many new tokens of each sequence along a dimension of the model."""
+    """So many new tokens of each sequence along a dimension of the model; and how many sequences there are, where the
+    model reads one."""
 
     dimension: str
     tokens: int
+    sequences: int = 1
 
 
 @dataclass(frozen=True, slots=True)
@@ -91,12 +93,16 @@ def _find_tokens(graph: Graph, request: StepRequest) -> StepTokens:
     if len(lengths) > 1:
         raise UsageError(f"operators of {graph.name} pack the {extent} tokens in different ways")
     (lens,) = lengths or {(extent,)}
+    if request.sequences > 1 and len(lens) > 1:
+        raise UsageError(
+            f"{graph.name} packs {len(lens)} sequences itself; a step has several of a model that reads one"
+        )
     if not 1 <= request.tokens <= min(lens) or extent < 2:
         raise UsageError(
             f"a step of {request.tokens} new tokens does not fit '{name}' with {min(lens)} tokens of a sequence",
             hint="the model is built with as many tokens as the states have room for, at least 2: -D makes it longer",
         )
-    return StepTokens(name, lens, request.tokens)
+    return StepTokens(name, lens, request.tokens, request.sequences)
 
 
 class _Derivation:
@@ -128,6 +134,8 @@ class _Derivation:
             return self._explain(node, fault)
         if step.makes_all:
             self._pick_new(node, step, inputs)
+        elif step.apart:
+            self._compute_apart(node, step, inputs)
         else:
             self.builder.apply(step.operator, inputs, node.outputs, node.span)
         self._forms.update(zip(node.outputs, step.results, strict=True))
@@ -139,8 +147,25 @@ class _Derivation:
         computed = self.builder.apply(step.operator, inputs, names, node.span)
         for name, output, axis in zip(computed, node.outputs, step.results, strict=True):
             assert isinstance(axis, int)
-            reader = make_row_reader(self.builder.desc(name), axis, self._tokens)
+            reader = make_row_reader(self.builder.desc(name), axis, self._tokens, apart=bool(step.apart))
             self.builder.apply(reader, (name, self._declare_positions()), (output,), node.span)
+
+    def _compute_apart(self, node: Node, step: StepForm, inputs: Sequence[str]) -> None:
+        """Adds an operator in which sequences are a dimension of their own."""
+        divided = [
+            name
+            if axis is None
+            else self._reshape(name, self._tokens.divide(self.builder.desc(name), axis), f"{name}.apart")
+            for name, axis in zip(inputs, step.apart, strict=True)
+        ]
+        names = [self._name(f"{name}.apart") for name in node.outputs]
+        for name, output in zip(
+            self.builder.apply(step.operator, divided, names, node.span), node.outputs, strict=True
+        ):
+            (form,) = step.results
+            desc = self._tokens.shorten(self._table[output].desc, form)
+            reshape = registry.restore("reshape", (self.builder.desc(name),), {"dims": desc.dims, "shape": desc.shape})
+            self.builder.apply(reshape, (name,), (output,), node.span)
 
     def list_forms(self) -> dict[str, TokenForm]:
         """Of each tensor of the model that is in the step; pairs of tokens have rows of queries."""
@@ -199,6 +224,7 @@ class _Derivation:
         if key not in self._extra:
             make = {
                 Source.CACHE: self._cache,
+                Source.APART: self._cache_apart,
                 Source.SEEN: self._erase,
                 Source.STATE: self._append,
                 Source.ROWS: self._read_rows,
@@ -225,9 +251,16 @@ class _Derivation:
         desc = self._tokens.keep(self._table[name].desc, axis)
         return self._reshape(self._extra[key], desc, f"{name}.all")
 
+    def _cache_apart(self, name: str, axis: int) -> str:
+        """The same, with the sequences as a dimension."""
+        cache = self._cache(name, axis)
+        return self._reshape(cache, self._tokens.divide(self.builder.desc(cache), axis), f"{name}.apart")
+
     def _erase(self, name: str, axis: int) -> str:
         """All tokens of a tensor so far, and zeros in place of what earlier sequences left behind them."""
-        cache = self._cache(name, axis)
+        several = self._tokens.sequences > 1
+        cache = (self._cache_apart if several else self._cache)(name, axis)
+        axis += several
         eraser = make_eraser(self.builder.desc(cache), axis, self._tokens)
         return self.builder.apply(eraser, (cache, self._declare_positions()), (self._name(f"{name}.seen"),))[0]
 
@@ -235,7 +268,7 @@ class _Derivation:
         """All tokens of a tensor so far, as a state has them."""
         tokens, desc = self._tokens, self._table[name].desc
         state = tokens.flatten(desc, axis)
-        rows = tokens.shorten(desc if state.shape == desc.shape else state, 1)
+        rows = tokens.shorten(desc if state.shape == tokens.keep(desc, axis).shape else state, 1)
         new = self._reshape(name, rows, f"{name}.new")
         cache = self.builder.state(self._name(f"{name}.cache"), state)
         append = registry.restore(

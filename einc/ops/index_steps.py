@@ -29,6 +29,7 @@ from einc.ops.step_forms import (
     StepTokens,
     TokenForm,
     read_same,
+    require_rows,
     require_single,
 )
 from einc_runtime.plan.index_patterns import RunningAggregate, find_pattern
@@ -48,15 +49,15 @@ def find_index_step(operator: IndexOperator, forms: Sequence[TokenForm], tokens:
     if numbers_tokens(operator, forms):
         return _find_rows(operator, forms, tokens)
     reads = _list_token_reads(program, forms)
-    if all(position == Position((), tokens.extent - 1) for _, position in reads):
+    if all(position == Position((), tokens.model_extent - 1) for _, position in reads):
         return _find_last(operator, forms, tokens)
     running = _find_running_aggregate(operator, reads)
     loop = running.along if running is not None else _find_token_loop(program, reads)
     parts = find_parts(operator)
     if parts is not None and program.result[parts.axis] == loop:
         raise OperatorError("mixes the tokens with another dimension")
-    if program.extents[loop] < tokens.extent:
-        raise OperatorError(f"makes results for {program.extents[loop]} of {tokens.extent} tokens")
+    if program.extents[loop] < tokens.model_extent:
+        raise OperatorError(f"makes results for {program.extents[loop]} of {tokens.model_extent} tokens")
     cached = {
         operand
         for operand, position in reads
@@ -152,6 +153,7 @@ def _require_earlier(program: IndexProgram, position: Position, loop: str, runni
 
 def _find_last(operator: IndexOperator, forms: Sequence[TokenForm], tokens: StepTokens) -> StepForm:
     """Of the last token alone."""
+    require_rows(tokens)
     descs = [tokens.shorten(desc, form) for desc, form in zip(operator.operands, forms, strict=True)]
     last = Position((), tokens.new_extent - 1)
 
@@ -199,7 +201,7 @@ class _Rewriting:
         """The positions of a loop: new tokens, or all that a cache has where these are aggregated."""
         if name == self.loop:
             return self.tokens.new_extent
-        return min(extent, self.tokens.extent) if name == self.aggregated else extent
+        return min(extent, self.tokens.model_extent) if name == self.aggregated else extent
 
     def _find_rows(self, number: int) -> int | None:
         """The dimension of an operand without tokens of which the rows of new tokens are read before, because positions
@@ -220,14 +222,16 @@ class _Rewriting:
         if (rows := self._find_rows(number)) is not None:
             return self.tokens.shorten(desc, rows)
         if number in self.cached and isinstance(form, int):
-            return (self.tokens.flatten if self._reads_state(number) else self.tokens.keep)(desc, form)
+            keep = self.tokens.keep_apart if self.tokens.sequences > 1 else self.tokens.keep
+            return (self.tokens.flatten if self._reads_state(number) else keep)(desc, form)
         return self.tokens.shorten(desc, form)
 
     def _read(self, number: int) -> StepInput:
         form = self.forms[number]
         if number in self.cached:
             assert isinstance(form, int)
-            return StepInput(Source.STATE if self._reads_state(number) else Source.CACHE, number, form)
+            source = Source.APART if self.tokens.sequences > 1 else Source.CACHE
+            return StepInput(Source.STATE if self._reads_state(number) else source, number, form)
         if (rows := self._find_rows(number)) is not None:
             return StepInput(Source.ROWS, number, rows)
         return StepInput(Source.SAME, number)
@@ -247,13 +251,16 @@ class _Rewriting:
         if self._reads_state(read.operand) and isinstance(axis, int):
             first = Position((), 0)
             moved = [moved[0] if axis else first, moved[axis], moved[-1] if axis < len(moved) - 1 else first]
+        elif read.operand in self.cached and self.tokens.sequences > 1 and isinstance(axis, int):
+            moved.insert(axis, Position(((self.loop, 1),), divisor=self.tokens.new))
         return replace(read, positions=tuple(moved))
 
     def _reads_state(self, number: int) -> bool:
         """Whether an operand is read as the state has it, which is then not copied: it has at most one dimension before
         that of tokens, and at most one behind."""
         axis, rank = self.forms[number], self.operator.operands[number].rank
-        return number in self.cached and isinstance(axis, int) and axis <= 1 and rank - axis <= 2
+        plain = number in self.cached and self.tokens.sequences == 1
+        return plain and isinstance(axis, int) and axis <= 1 and rank - axis <= 2
 
     def _move_position(self, position: Position) -> Position:
         """The position with the element of the positions, which are read last, in place of the loop."""

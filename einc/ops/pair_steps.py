@@ -15,7 +15,8 @@ from dataclasses import dataclass, replace
 from einc.core.tensor import TensorDesc
 from einc.errors import OperatorError
 from einc.ops import registry
-from einc.ops.base import MappedOperator, Operator
+from einc.ops.arguments import make_unique
+from einc.ops.base import Labels, MappedOperator, Operator
 from einc.ops.equation import Equation
 from einc.ops.index_operator import IndexOperator, build_index_operator, find_parts
 from einc.ops.index_steps import rewrite_at_positions
@@ -83,7 +84,7 @@ def mark_zeros(operator: Operator, forms: Sequence[TokenForm], step: StepForm, t
     program, axis = operator.program, step.results[0]
     values = {read.loop for read in program.reads if isinstance(read, IndexRead)}
     for number, name in enumerate(program.result):
-        if name in values and number != axis and program.extents[name] == tokens.extent:
+        if name in values and number != axis and program.extents[name] == tokens.model_extent:
             loops = tuple(program.result[axis] if isinstance(form, int) else None for form in forms)
             behind = _find_behind(operator, forms, _JoinedTokens(program.result[axis], name, program.result, loops))
             if isinstance(behind, ScalarLiteral) and behind.text in _TEXTS_OF_ZERO:
@@ -92,12 +93,14 @@ def mark_zeros(operator: Operator, forms: Sequence[TokenForm], step: StepForm, t
 
 
 def make_eraser(desc: TensorDesc, axis: int, tokens: StepTokens) -> Operator:
-    """The operator that makes a cache 0 behind the last new token, of the cache and of the positions."""
+    """The operator that makes a cache 0 behind the last new token of each sequence, of the cache and of the positions.
+    Several sequences are a dimension before the places."""
     names = [f"i{number}" for number in range(desc.rank)]
+    sequence = ((names[axis - 1], tokens.new),) if tokens.sequences > 1 else ()
     reads = (
         TensorRead(0, tuple(Position(((name, 1),)) for name in names)),
         IndexRead(names[axis]),
-        TensorRead(1, (Position((), tokens.new_extent - 1),)),
+        TensorRead(1, (Position(sequence, tokens.new - 1),)),
     )
     builder = ProgramBuilder(len(reads))
     seen = builder.add("le", ScalarInput(1), ScalarInput(2))
@@ -165,6 +168,9 @@ def _find_cached(forms: Sequence[TokenForm], join: _JoinedTokens) -> frozenset[i
 def _write_mapped(
     operator: MappedOperator, forms: Sequence[TokenForm], tokens: StepTokens, join: _JoinedTokens, of_keys: Source
 ) -> StepForm:
+    apart = tokens.sequences > 1 and join.keys in join.loops
+    if apart and of_keys is Source.CACHE:
+        of_keys = Source.APART
     inputs, descs = [], []
     for number, (desc, maps, form) in enumerate(zip(operator.inputs, operator.input_maps, forms, strict=True)):
         rows = [axis for axis, mapped in enumerate(maps) if mapped.index == join.queries]
@@ -173,7 +179,7 @@ def _write_mapped(
             if rows:
                 raise OperatorError(f"reads its operand {number + 1} at tokens along two dimensions")
             inputs.append(StepInput(of_keys, number, form))
-            descs.append(tokens.keep(desc, form))
+            descs.append(tokens.keep_apart(desc, form) if apart else tokens.keep(desc, form))
         elif form is Dependence.NONE and rows:
             if len(rows) > 1:
                 raise OperatorError(f"reads its operand {number + 1} at different places for one token")
@@ -186,7 +192,32 @@ def _write_mapped(
     queries = join.result.index(join.queries)
     if isinstance(operator, Reshape):
         attributes["shape"] = tokens.shorten(operator.outputs[0], queries).shape
+    if apart and isinstance(operator, Equation):
+        return _write_apart(operator, descs, inputs, tokens, join)
     return StepForm(registry.restore(operator.family, tuple(descs), attributes), tuple(inputs), (queries,))
+
+
+def _write_apart(
+    operator: Equation,
+    descs: Sequence[TensorDesc],
+    inputs: Sequence[StepInput],
+    tokens: StepTokens,
+    join: _JoinedTokens,
+) -> StepForm:
+    """The equation with one more index, of sequences, each of which has queries and keys of its own."""
+    sequence = make_unique((*sorted({name for names in operator.labels for name in names}), "sequence"))[-1]
+
+    def add_index(names: Labels) -> Labels:
+        at = next((axis for axis, name in enumerate(names) if name in (join.queries, join.keys)), None)
+        return names if at is None else (*names[:at], sequence, *names[at:])
+
+    axes = tuple(names.index(join.queries) if join.queries in names else None for names in operator.labels)
+    divided = tuple(desc if axis is None else tokens.divide(desc, axis) for desc, axis in zip(descs, axes, strict=True))
+    queries = operator.result.index(join.queries)
+    dims = tokens.divide(tokens.shorten(operator.outputs[0], queries), queries).dims
+    labels = tuple(map(add_index, operator.labels))
+    written = replace(operator, operands=divided, labels=labels, result=add_index(operator.result), dims=dims)
+    return StepForm(written, tuple(inputs), (queries,), apart=axes)
 
 
 def _close(operator: Operator, forms: Sequence[TokenForm], tokens: StepTokens, join: _JoinedTokens) -> StepForm | None:

@@ -8,10 +8,15 @@ Along any other index, tokens are computed one by one.
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import replace
 
 from einc.errors import OperatorError
 from einc.ops.recurrence import RecurrenceOperator, build_recurrence
 from einc.ops.step_forms import Source, StepForm, StepInput, StepTokens, TokenForm, read_same, require_single
+from einc_runtime.plan.recurrences import OperandRead, Recurrence, RecurrenceEquation, RecurrenceRead
+
+_SEQUENCE_LOOP = "sequence"
+"""The loop of sequences; those of texts are letters."""
 
 
 def find_recurrence_step(operator: RecurrenceOperator, forms: Sequence[TokenForm], tokens: StepTokens) -> StepForm:
@@ -51,16 +56,50 @@ def _find_axis(loops: Sequence[str], loop: str) -> int:
 
 
 def _compute_all(
-    operator: RecurrenceOperator, forms: Sequence[TokenForm], tokens: StepTokens, results: tuple[TokenForm, ...]
+    operator: RecurrenceOperator, forms: Sequence[TokenForm], tokens: StepTokens, results: tuple[int, ...]
 ) -> StepForm:
     require_single(tokens, "goes on from the token before")
+    several = tokens.sequences > 1
     inputs = list(read_same(forms))
     descs = list(operator.operands)
     for number, form in enumerate(forms):
         if isinstance(form, int):
-            inputs[number] = StepInput(Source.CACHE, number, form)
-            descs[number] = tokens.keep(descs[number], form)
+            inputs[number] = StepInput(Source.APART if several else Source.CACHE, number, form)
+            descs[number] = (tokens.keep_apart if several else tokens.keep)(descs[number], form)
     program = operator.program
-    loops = [(name, tokens.extent if name == program.along else extent) for name, extent in program.loops]
-    changed = build_recurrence(descs, loops, program.equations, program.results, operator.dims)
-    return StepForm(changed, tuple(inputs), results, makes_all=True)
+    loops = [(name, tokens.model_extent if name == program.along else extent) for name, extent in program.loops]
+    if not several:
+        changed = build_recurrence(descs, loops, program.equations, program.results, operator.dims)
+        return StepForm(changed, tuple(inputs), results, makes_all=True)
+    equations = _add_sequences(program, {number for number, form in enumerate(forms) if isinstance(form, int)})
+    loops.insert(1, (_SEQUENCE_LOOP, tokens.sequences))
+    dims = [
+        name for desc, axis in zip(operator.outputs, results, strict=True) for name in tokens.divide(desc, axis).dims
+    ]
+    changed = build_recurrence(descs, loops, equations, program.results, dims)
+    return StepForm(changed, tuple(inputs), results, makes_all=True, apart=(None,) * len(inputs))
+
+
+def _add_sequences(program: Recurrence, operands: set[int]) -> list[RecurrenceEquation]:
+    """The equations with one more loop, of sequences, before that along which these operands have tokens."""
+    dependent: set[int] = set()
+
+    def add_loop(loops: tuple[str, ...]) -> tuple[str, ...]:
+        at = loops.index(program.along)
+        return (*loops[:at], _SEQUENCE_LOOP, *loops[at:])
+
+    def depends(read: RecurrenceRead) -> bool:
+        return read.source in (operands if isinstance(read, OperandRead) else dependent)
+
+    for _ in program.equations:  # a value may be read one step later by an equation before it
+        dependent |= {number for number, each in enumerate(program.equations) if any(map(depends, each.reads))}
+    return [
+        replace(
+            equation,
+            loops=add_loop(equation.loops) if number in dependent else equation.loops,
+            reads=tuple(
+                replace(read, loops=add_loop(read.loops)) if depends(read) else read for read in equation.reads
+            ),
+        )
+        for number, equation in enumerate(program.equations)
+    ]

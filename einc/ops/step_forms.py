@@ -41,6 +41,7 @@ class Source(enum.Enum):
 
     SAME = "the tensor of the step: new tokens, or what has none"
     CACHE = "all tokens so far"
+    APART = "all tokens so far, with a dimension of the sequences before that of their tokens"
     SEEN = "all tokens so far, and zeros behind the last"
     STATE = "all tokens so far, as the state has them: with one dimension before and one behind"
     ROWS = "the rows of the new tokens' positions"
@@ -50,7 +51,7 @@ class Source(enum.Enum):
 @dataclass(frozen=True, slots=True)
 class StepInput:
     """An input of an operator of a step: input `number` of the operator of the model; `axis` is the dimension of tokens
-    where the source is CACHE, SEEN, STATE or ROWS."""
+    where the source is CACHE, APART, SEEN, STATE or ROWS."""
 
     source: Source
     number: int = 0
@@ -60,26 +61,39 @@ class StepInput:
 @dataclass(frozen=True, slots=True)
 class StepForm:
     """The operator of a step, what it reads, and the forms of its results. Where it `makes_all`, it computes all tokens
-    so far, of which the new ones are then read."""
+    so far, of which the new ones are then read. Where several sequences are `apart` in it, each result has a dimension
+    of them before that of tokens; so has an input of which this says that axis."""
 
     operator: Operator
     inputs: tuple[StepInput, ...]
     results: tuple[TokenForm, ...]
     makes_all: bool = False
+    apart: tuple[int | None, ...] = ()
 
 
 @dataclass(frozen=True, slots=True)
 class StepTokens:
     """The tokens of a model and those of a step: the name of the dimension, the lengths of the packed sequences in the
-    model, and the new tokens of each."""
+    model, the new tokens of each, and how many `sequences` the step has of a model that reads one."""
 
     dimension: str
-    lens: tuple[int, ...]
+    model_lens: tuple[int, ...]
     new: int
+    sequences: int = 1
+
+    @property
+    def lens(self) -> tuple[int, ...]:
+        """The lengths of the sequences, which are packed in the caches of the step."""
+        return self.model_lens * self.sequences
+
+    @property
+    def model_extent(self) -> int:
+        """All tokens of the model."""
+        return sum(self.model_lens)
 
     @property
     def extent(self) -> int:
-        """All tokens of the model."""
+        """All tokens of the caches."""
         return sum(self.lens)
 
     @property
@@ -100,6 +114,16 @@ class StepTokens:
         """The tensor as a cache of all tokens, along `places`; so no dimension of new tokens has the same name."""
         dims = make_unique((*desc.dims[:axis], "places", *desc.dims[axis + 1 :]))
         return replace(desc, dims=dims, shape=(*desc.shape[:axis], self.extent, *desc.shape[axis + 1 :]))
+
+    def divide(self, desc: TensorDesc, axis: int) -> TensorDesc:
+        """A tensor of the step, with the sequences as a dimension before that of their tokens."""
+        dims = make_unique((*desc.dims[:axis], "sequences", *desc.dims[axis:]))
+        shape = (*desc.shape[:axis], self.sequences, desc.shape[axis] // self.sequences, *desc.shape[axis + 1 :])
+        return replace(desc, dims=dims, shape=shape)
+
+    def keep_apart(self, desc: TensorDesc, axis: int) -> TensorDesc:
+        """The tensor as a cache of all tokens, with the sequences as a dimension."""
+        return self.divide(self.keep(desc, axis), axis)
 
     def flatten(self, desc: TensorDesc, axis: int) -> TensorDesc:
         """The tensor as a state, which `append` takes: what stands before the places, these, and what stands behind."""
@@ -122,6 +146,14 @@ def read_same(forms: Sequence[TokenForm]) -> tuple[StepInput, ...]:
 
 
 def require_single(tokens: StepTokens, does: str) -> None:
-    """Raises OperatorError where several sequences are packed, for an operator that counts through all of them."""
-    if len(tokens.lens) > 1:
-        raise OperatorError(f"{does}, counted through all {len(tokens.lens)} packed sequences")
+    """Raises OperatorError where the model packs several sequences, for an operator that counts through all of them."""
+    if len(tokens.model_lens) > 1:
+        raise OperatorError(f"{does}, counted through all {len(tokens.model_lens)} packed sequences")
+
+
+def require_rows(tokens: StepTokens) -> None:
+    """Raises OperatorError where there are several sequences, and a result has no dimension for their last tokens."""
+    if tokens.sequences > 1:
+        raise OperatorError(
+            "reads the last token, which each sequence has: several need a lookup by an input, embedding(last, ...)"
+        )

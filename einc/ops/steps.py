@@ -12,12 +12,14 @@ part of its results needs the same part of its operands (`MappedOperator`); an i
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import replace
 
 from einc.core.tensor import TensorDesc, TensorType
 from einc.errors import OperatorError
 from einc.ops import registry
+from einc.ops.arguments import drop_item
 from einc.ops.attention import Attention
-from einc.ops.base import DimMap, MappedOperator, Operator
+from einc.ops.base import Attribute, DimMap, MappedOperator, Operator
 from einc.ops.index_operator import IndexOperator
 from einc.ops.index_steps import find_index_step
 from einc.ops.pair_steps import find_pair_step, mark_zeros
@@ -35,8 +37,10 @@ from einc.ops.step_forms import (
     StepTokens,
     TokenForm,
     read_same,
+    require_rows,
     require_single,
 )
+from einc_runtime.plan.index_programs import Position
 
 _TOKENWISE = frozenset(
     (
@@ -92,26 +96,29 @@ def find_sequence_lengths(operator: Operator) -> tuple[int, ...] | None:
     return operator.seq_lens if isinstance(operator, Rope) and operator.positions is None else None
 
 
-def make_row_reader(desc: TensorDesc, axis: int, tokens: StepTokens) -> Operator:
-    """The operator that reads the rows of a tensor at positions: of the tensor, and of the positions.
+def make_row_reader(desc: TensorDesc, axis: int, tokens: StepTokens, *, apart: bool = False) -> Operator:
+    """The operator that reads the rows of a tensor at positions: of the tensor, and of the positions. Where sequences
+    are `apart`, they are the dimension `axis`, and their tokens are the next one.
 
     Raises OperatorError where positions count within each of several sequences, and rows from the first one on.
     """
     require_single(tokens, "has different values at different tokens")
-    names = [f"i{number}" for number in range(desc.rank)]
-    shape = tokens.shorten(desc, axis).shape
+    joined = desc if not apart else replace(desc, dims=drop_item(desc.dims, axis), shape=drop_item(desc.shape, axis))
+    names = [f"i{number}" for number in range(joined.rank)]
+    shape = tokens.shorten(joined, axis).shape
     loops = " ".join(f"{name}={extent}" for name, extent in zip(names, shape, strict=True))
-    places = ", ".join("@1" if number == axis else name for number, name in enumerate(names))
+    row = f"{Position(((names[axis], 1),), divisor=tokens.new)}, @1" if apart else "@1"
+    places = ", ".join(row if number == axis else name for number, name in enumerate(names))
     return registry.restore(
         IndexOperator.family,
         (desc, tokens.positions),
         {
             "loops": loops,
-            "kept": desc.rank,
+            "kept": joined.rank,
             "reads": f"0[{places}]; 1[i{axis}]",
             "program": "t0 = copy x0",
             "aggregation": "",
-            "dims": desc.dims,
+            "dims": joined.dims,
         },
     )
 
@@ -175,8 +182,10 @@ def _find_slice(tensor: TensorDesc, part: TensorType, forms: Sequence[TokenForm]
     """All tokens, or the last one."""
     (axis,) = forms
     assert isinstance(axis, int)
-    bounds, extent = (part.lower[axis], part.upper[axis]), tokens.extent
+    bounds, extent = (part.lower[axis], part.upper[axis]), tokens.model_extent
     takes_all = bounds[0] == 0 and bounds[1] >= extent
+    if not takes_all:
+        require_rows(tokens)
     if not takes_all and bounds != (extent - 1, extent):
         raise OperatorError(f"takes the tokens {bounds[0]} to {bounds[1] - 1}; of a step, all or the last can be taken")
     lower, upper = list(part.lower), list(part.upper)
@@ -203,11 +212,13 @@ def _find_attention(operator: Attention, forms: Sequence[TokenForm], tokens: Ste
     if queries != 1 or (keys, values) not in ((1, 1), (Dependence.NONE, Dependence.NONE)):
         raise OperatorError("does not take queries, keys and values [heads, tokens, width] of the same tokens")
     _require_lengths(operator.q_lens, tokens)
-    attributes = {**operator.attributes, "q_lens": tokens.new_lens}
+    attributes: dict[str, Attribute] = {**operator.attributes, "q_lens": tokens.new_lens}
     new_queries = tokens.shorten(operator.queries, 1)
     if keys is Dependence.NONE:
         if operator.causal or operator.window or any(isinstance(form, int) for form in extras.values()):
             raise OperatorError("tells by tokens which keys are seen, and the keys have none")
+        if tokens.sequences > 1:  # all of them read the same keys
+            attributes["q_lens"] = (tokens.new_extent,)
         shared = (new_queries, *operator.inputs[1:])
         return StepForm(registry.restore(operator.family, shared, attributes), read_same(forms), (1, 1))
     if not operator.causal:
@@ -219,13 +230,15 @@ def _find_attention(operator: Attention, forms: Sequence[TokenForm], tokens: Ste
     descs = [new_queries, tokens.keep(operator.keys, 1), tokens.keep(operator.values, 1)]
     if operator.mask is not None:
         cached = extras["mask"] == 0
+        if tokens.sequences > 1 and not cached:
+            raise OperatorError("has a mask of keys that is not one of tokens, which several sequences cannot share")
         inputs.append(StepInput(Source.CACHE if cached else Source.SAME, 3))
         descs.append(tokens.keep(operator.mask, 0) if cached else operator.mask)
-    attributes["extras"] = (*operator.extras, "positions")
+    attributes["k_lens"], attributes["extras"] = tokens.lens, (*operator.extras, "positions")
     attended = registry.restore(operator.family, (*descs, tokens.positions), attributes)
     return StepForm(attended, (*inputs, StepInput(Source.POSITIONS)), (1, 1))
 
 
 def _require_lengths(lens: tuple[int, ...], tokens: StepTokens) -> None:
-    if lens != tokens.lens:
-        raise OperatorError(f"has sequences of other lengths than {list(tokens.lens)[:8]}")
+    if lens != tokens.model_lens:
+        raise OperatorError(f"has sequences of other lengths than {list(tokens.model_lens)[:8]}")

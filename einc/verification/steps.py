@@ -6,7 +6,7 @@ That a step is right follows from how it is derived; this shows it once more, by
 from __future__ import annotations
 
 import itertools
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
 from einc.graph.decode_step import DecodeStep
@@ -31,10 +31,10 @@ _DRAWN_IDS = 8
 """Integer inputs are below it, as ids of the smallest tables are."""
 
 
-def count_starts(step: DecodeStep) -> list[list[int]]:
-    """For each step, the position of the first new token in each sequence. At the end of a sequence that steps do not
-    divide, tokens are computed a second time."""
-    new, lens = step.tokens.new, step.tokens.lens
+def _list_starts(step: DecodeStep) -> list[list[int]]:
+    """For each step, the position of the first new token in each sequence of the model. At the end of a sequence that
+    steps do not divide, tokens are computed a second time."""
+    new, lens = step.tokens.new, step.tokens.model_lens
     return [[min(k * new, length - new) for length in lens] for k in range(_count_steps(step))]
 
 
@@ -67,31 +67,42 @@ def try_steps(model: Graph, step: DecodeStep) -> int:
 
 def compare_steps(model: Graph, step: DecodeStep, loaded: Mapping[str, Array], chosen: Mapping[str, Array]) -> int:
     """Computes the model of these inputs and weights, and its steps; `chosen` are inputs that number new tokens of the
-    last step. Returns how many steps there were, and raises PlanFault at a result that differs."""
+    last step. Where the step has several sequences, each has the tokens in another order. Returns how many steps there
+    were, and raises PlanFault at a result that differs."""
     import numpy as np
 
-    starts, tokens = count_starts(step), step.tokens
-    firsts = [0, *itertools.accumulate(tokens.lens)][:-1]
+    starts, tokens = _list_starts(step), step.tokens
+    firsts = [0, *itertools.accumulate(tokens.model_lens)][:-1]
     rows = [
         np.concatenate([first + np.arange(at, at + tokens.new) for first, at in zip(firsts, positions, strict=True)])
         for positions in starts
     ]
-    expected = _compute(model, {**loaded, **{name: rows[-1][array] for name, array in chosen.items()}})
+    axes = {name: form for name, form in step.forms.items() if isinstance(form, int)}
+    texts = [
+        {name: np.roll(array, number, axes[name]) if name in axes else array for name, array in loaded.items()}
+        for number in range(tokens.sequences)
+    ]
+    numbers = {name: rows[-1][array % len(rows[-1])] for name, array in chosen.items()}
+    expected = [_compute(model, {**text, **numbers}) for text in texts]
     held: dict[str, Array] = {}
     for number, (positions, new_rows) in enumerate(zip(starts, rows, strict=True)):
-        inputs = {**loaded, **chosen}
-        for name, form in step.forms.items():
-            if name in loaded and isinstance(form, int):
-                inputs[name] = np.take(loaded[name], new_rows, form)
+
+        def pick(arrays: Sequence[Mapping[str, Array]], name: str, new_rows: Array = new_rows) -> Array:
+            return np.concatenate([np.take(each[name], new_rows, axes[name]) for each in arrays], axes[name])
+
+        inputs = {name: pick(texts, name) if name in axes else array for name, array in loaded.items()}
         if step.positions is not None:
-            inputs[step.positions] = np.concatenate([np.arange(at, at + tokens.new) for at in positions])
-        results = _compute(step.graph, inputs, held)
-        for name in model.outputs:
-            form = step.forms[name]
-            if isinstance(form, int):
-                _require_near(name, results[name], np.take(expected[name], new_rows, form), number)
-            elif form is Dependence.NONE or number == len(starts) - 1:
-                _require_near(name, results[name], expected[name], number)
+            each = np.concatenate([np.arange(at, at + tokens.new) for at in positions])
+            inputs[step.positions] = np.tile(each, tokens.sequences)
+        is_last = number == len(starts) - 1
+        for sequence in range(tokens.sequences if is_last else 1):  # of which the chosen tokens are
+            counted = {name: array % len(new_rows) + sequence * len(new_rows) for name, array in chosen.items()}
+            results = _compute(step.graph, {**inputs, **counted}, held)
+            for name in model.outputs:
+                if name in axes:
+                    _require_near(name, results[name], pick(expected, name), number)
+                elif step.forms[name] is Dependence.NONE or is_last:
+                    _require_near(name, results[name], expected[sequence][name], number)
     return len(starts)
 
 
