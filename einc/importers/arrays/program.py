@@ -55,11 +55,11 @@ class ArrayProgram:
 
     # -- what a model starts from ----------------------------------------------------------------------------------
 
-    def param(self, name: str, default: int) -> Extent:
-        """An extent that a user may change, `dim name = default`."""
+    def param(self, name: str, value: int, default: int | None = None) -> Extent:
+        """An extent that a user may change, `dim name = default`; of its `value` where there is no other default."""
         taken = self.names.take(re.sub(r"_(\d+)$", r"\1", name))
-        self._params[taken] = default
-        return Extent.param(taken, default)
+        self._params[taken] = value if default is None else default
+        return Extent.param(taken, value)
 
     def input(self, name: str, shape: Sequence[Extent | int], type_: ElementType) -> Array:
         """An input; integers that the language does not have are known as those that carry them."""

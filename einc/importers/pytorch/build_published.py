@@ -79,7 +79,7 @@ def make_model(config: Any, dtype: str) -> Any:
 
 
 def wrap(model: Any, *, all_logits: bool) -> Any:
-    """The model as a module from `ids` [tokens] and `last` [1] to the logits after these tokens, or after all."""
+    """The model as a module from `ids` [tokens] and `last` [n] to the logits after these tokens, or after all."""
     import torch
     from torch.nn.functional import embedding
 
@@ -89,7 +89,7 @@ def wrap(model: Any, *, all_logits: bool) -> Any:
         hidden = args[0]
         if "last" not in picked or hidden.dim() != 3 or hidden.shape[1] != picked["tokens"]:
             return None
-        return (embedding(picked["last"], hidden[0])[None], *args[1:])
+        return (embedding(picked.pop("last"), hidden[0])[None], *args[1:])
 
     if (head := model.get_output_embeddings()) is not None and not all_logits:
         head.register_forward_pre_hook(pick)  # so that no other logits are computed
@@ -102,7 +102,7 @@ def wrap(model: Any, *, all_logits: bool) -> Any:
         if last is not None:
             picked.update(last=last, tokens=ids.shape[0])
         logits = model(input_ids=ids[None], use_cache=False).logits[0]
-        return logits if last is None or logits.shape[0] != ids.shape[0] else embedding(last, logits)
+        return embedding(picked["last"], logits) if "last" in picked else logits
 
     module = torch.nn.Module()
     module.published, module.forward = model, forward
@@ -161,12 +161,13 @@ def export(request: Mapping[str, Any]) -> dict[str, Any]:
     longest, extents = request["longest"], {n for tensor in model.state_dict().values() for n in tensor.shape}
     near = range(request["tokens"], min(request["tokens"] + 8, longest) + 1)
     tokens = next((count for count in near if count not in extents), request["tokens"])  # like no other dimension
-    args = [torch.zeros(tokens, dtype=torch.int64)]
+    args, shapes = [torch.zeros(tokens, dtype=torch.int64)], None
     if not request["all_logits"]:
-        args.append(torch.tensor([tokens - 1]))
+        args.append(torch.tensor([tokens - 1, tokens - 2]))
+        shapes = (None, {0: torch.export.Dim.DYNAMIC})
     module = wrap(model, all_logits=request["all_logits"])
     weights = {f"published.{name}" for name in sources}
-    export_module(module, args, None, None, request["path"], without=weights)
+    export_module(module, args, None, shapes, request["path"], without=weights)
     return {
         "tokens": tokens,
         "weights": {f"published.{name}": source for name, source in sources.items()},

@@ -60,11 +60,13 @@ class ConvertedModule:
 @dataclass(frozen=True, slots=True)
 class TextNames:
     """Names that a text is to have: `weights` lie in files of their own, each under this name, and have no elements in
-    the archive; `outputs` are called so; dimensions of these `extents` have names."""
+    the archive; `outputs` are called so; dimensions of these `extents` have names. `dims` are what dynamic dimensions
+    are called, by input and axis, with their extents in the text."""
 
     weights: Mapping[str, str] = field(default_factory=dict)
     outputs: tuple[str, ...] = ()
     extents: Mapping[int, str] = field(default_factory=dict)
+    dims: Mapping[str, tuple[str, int]] = field(default_factory=dict)
 
 
 def convert_archive(archive: ExportArchive, name: str, names: TextNames | None = None) -> ConvertedModule:
@@ -154,8 +156,9 @@ class _Conversion:
         if symbol is not None and symbol not in self._symbols:
             value = (size.as_expr.hint or {}).get("as_int")
             lowest = max(2, self._graph.lowest.get(symbol, 2))
-            default = value if isinstance(value, int) and value >= 1 else max(_EXTENT_OF_A_PARAM, lowest)
-            self._symbols[symbol] = self._program.param(hint, default)
+            likely = value if isinstance(value, int) and value >= 1 else max(_EXTENT_OF_A_PARAM, lowest)
+            name, default = self._names.dims.get(hint, (hint, likely))
+            self._symbols[symbol] = self._program.param(name, likely, default)
         return read_extent(expression, self._symbols)
 
     # ---- nodes ----

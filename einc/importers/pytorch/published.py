@@ -91,7 +91,7 @@ def import_published(
         weights = _name_weights(answer, fields.where)
         in_files = set(weights.values())
         with ExportArchive(path, fields.where) as archive:
-            names = TextNames(weights, ("logits",), {answer["tokens"]: "tokens"})
+            names = TextNames(weights, ("logits",), {answer["tokens"]: "tokens"}, {"last_dim0": ("sequences", 1)})
             converted = convert_archive(archive, name, names)
             constants = {
                 **{kept: archive.read_tensor(kept) for kept in converted.stored if kept not in in_files},
