@@ -143,6 +143,16 @@ def merge_transposes(program: ArrayProgram, array: Array, arguments: tuple[Any, 
     return transpose(program, source, merged, array.name)
 
 
+def turn_before_norm(program: ArrayProgram, array: Array, arguments: tuple[Any, ...]) -> Array | None:
+    """Norms of heads [..., tokens, heads, d] that are turned afterwards are those of heads in front, which the product
+    before them can make."""
+    source, order = arguments[:2]
+    norm = program.find_origin(source, "rms_norm")
+    if norm is None or array.rank != 4 or order[-1] % array.rank != array.rank - 1:
+        return None
+    return rms_norm(program, transpose(program, norm[0], order, array.name), *norm[1:3], array.name)
+
+
 def merge_casts(program: ArrayProgram, array: Array, arguments: tuple[Any, ...]) -> Array | None:
     """A cast back to the type from which it was widened; and a norm or a softmax computes in f32 by itself."""
     source: Array = arguments[0]
@@ -372,7 +382,7 @@ def _are_experts(program: ArrayProgram, taken: tuple[Any, ...], rank: int) -> bo
 _LIFTING_RULES: dict[str, tuple[Rule, ...]] = {
     "add": (find_rotary, hide_sum),
     "reshape": (merge_reshapes, move_reshape, move_reshape_of_factors),
-    "transpose": (merge_transposes,),
+    "transpose": (merge_transposes, turn_before_norm),
     "cast": (merge_casts,),
     "mul": (find_rms_norm, scale_norm, find_gelu, find_silu),
     "div": (find_divided_norm,),

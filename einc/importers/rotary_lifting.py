@@ -6,6 +6,7 @@ from typing import Any
 
 import numpy as np
 
+from einc.importers.arrays.attention import rotate
 from einc.importers.arrays.element_types import ElementType
 from einc.importers.arrays.elementwise import apply
 from einc.importers.arrays.program import ArrayProgram
@@ -28,8 +29,7 @@ def find_rotary(program: ArrayProgram, array: Array, arguments: tuple[Any, ...])
         if options is None:
             return None
         text, factor = options
-        placed = program.place(x)
-        turned_x = program.call(array.name, f"rope({{0}}, {text})", [placed], x.shape, x.type, placed.dims)
+        turned_x = rotate(program, x, text, array.name)
         return turned_x if factor == 1 else apply(program, "mul", turned_x, factor, hint=array.name)
     return None
 

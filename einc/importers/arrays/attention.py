@@ -11,7 +11,7 @@ from einc.importers.arrays.elementwise import apply, cast, where
 from einc.importers.arrays.extents import Extent, make_extent, multiply_extents
 from einc.importers.arrays.moving import arrange, expand, reshape, transpose, unsqueeze
 from einc.importers.arrays.products import matmul
-from einc.importers.arrays.program import ArrayProgram
+from einc.importers.arrays.program import ArrayProgram, recorded
 from einc.importers.arrays.reducing import softmax
 from einc.importers.arrays.values import Array, UnsupportedError
 
@@ -45,6 +45,13 @@ def attend_seen(
     if key.rank == 4 and narrow[0].shape[1] == narrow[1].shape[1]:
         key, value = narrow
     return _attend_packed(program, query, key, value, seen, scale, hint, sinks)
+
+
+@recorded
+def rotate(program: ArrayProgram, array: Array, rates: str, hint: str = "rotated") -> Array:
+    """Heads [..., tokens, d] rotated by their positions, at the rates that arguments of einc's rope say."""
+    placed = program.place(array)
+    return program.call(hint, f"rope({{0}}, {rates})", [placed], array.shape, array.type, placed.dims)
 
 
 def find_seen_keys(queries: Extent, keys: Extent, mask: Array | None, causal: bool) -> str | None:
@@ -123,7 +130,7 @@ def _pack(program: ArrayProgram, array: Array) -> Array:
     if array.rank == 3:
         return program.place(array)
     batch, heads, tokens, width = array.shape
-    moved = transpose(program, array, [1, 0, 2, 3], "packed")
+    moved = array if batch == make_extent(1) else transpose(program, array, [1, 0, 2, 3], "packed")
     return program.place(reshape(program, moved, [heads, batch * tokens, width], "packed"))
 
 
@@ -131,6 +138,8 @@ def _unpack(program: ArrayProgram, packed: Array, query: Array, width: Extent, h
     if query.rank == 3:
         return packed
     batch, heads, tokens, _ = query.shape
+    if batch == make_extent(1):
+        return reshape(program, packed, [batch, heads, tokens, width], hint)
     split = reshape(program, packed, [heads, batch, tokens, width], hint)
     return transpose(program, split, [1, 0, 2, 3], hint)
 

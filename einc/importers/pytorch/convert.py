@@ -11,6 +11,7 @@ from einc.importers.arrays.element_types import ElementType
 from einc.importers.arrays.extents import Extent, make_extent
 from einc.importers.arrays.program import ArrayProgram
 from einc.importers.arrays.projections import order_products
+from einc.importers.arrays.single_batches import drop_single_batches
 from einc.importers.arrays.unmerging import keep_apart
 from einc.importers.arrays.values import Array, UnsupportedError, show_shape
 from einc.importers.lifting import lift
@@ -98,6 +99,7 @@ class _Conversion:
         self._convert_nodes(self._graph.nodes, self._graph.outputs)
         outputs = self._write_outputs()
         program = self._program
+        drop_single_batches(program)
         keep_apart(program)
         order_products(program)
         text = program.text()
