@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
+import functools
 from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Literal
 
-from einc.errors import UsageError
-from einc.generation.decoder_plans import TOKEN_DIMENSION
+from einc.generation.decoder_plans import SEQUENCE_DIMENSION, TOKEN_DIMENSION
 from einc.graph.decode_step import StepRequest
 from einc.importers.common import ImportRequest
 from einc.importers.config import parse_config
@@ -57,6 +57,11 @@ class TextWorkload:
         return Round((Phase("run", self.text, 1, (*self.definitions, *counted)),), users)
 
 
+@functools.lru_cache(maxsize=8)  # every number of users has the same text
+def _import_text(config: bytes, where: str, name: str, request: ImportRequest, stored: frozenset[str] | None) -> str:
+    return import_hf(config, where, name, request, stored).text
+
+
 @dataclass(frozen=True, slots=True)
 class ChatWorkload:
     """A decoder that reads a prompt of `prompt_tokens` for each user, and answers with `answer_tokens`.
@@ -73,21 +78,26 @@ class ChatWorkload:
     prompt_tokens: int
     answer_tokens: int
     ignored: tuple[str, ...] = ()
+    is_exported: bool = False  # transformers builds the model: a text of it reads one sequence
     unit: str = "tokens"
 
     def plan_round(self, users: int, together: int = 1) -> Round:
         """A round in which prompts are read `together`, so many at once; they divide the users."""
-        prompt = ImportRequest(batch=together, tokens=self.prompt_tokens, caches=True, ignored=self.ignored)
-        places = self.prompt_tokens + self.answer_tokens
-        answer = ImportRequest(batch=users, tokens=places, logits="all", ignored=self.ignored)
-        phases = (
-            Phase("token", self._write(answer), self.answer_tokens - 1, step=StepRequest(TOKEN_DIMENSION, 1)),
-            Phase("prompt", self._write(prompt), users // together),
-        )
-        return Round(phases, users * self.answer_tokens)
+        text = self._write(ImportRequest(tokens=self.prompt_tokens + self.answer_tokens, ignored=self.ignored))
+
+        def read(name: PhaseName, tokens: int, sequences: int, runs: int) -> Phase:
+            step = StepRequest(TOKEN_DIMENSION, tokens, sequences)
+            return Phase(name, text, runs, ((SEQUENCE_DIMENSION, str(sequences)),), step)
+
+        if self.is_exported:
+            prompt = read("prompt", self.prompt_tokens, together, users // together)
+        else:
+            whole = ImportRequest(batch=together, tokens=self.prompt_tokens, caches=True, ignored=self.ignored)
+            prompt = Phase("prompt", self._write(whole), users // together)
+        return Round((read("token", 1, users, self.answer_tokens - 1), prompt), users * self.answer_tokens)
 
     def _write(self, request: ImportRequest) -> str:
-        return import_hf(self.config, self.where, self.name, request, self.stored).text
+        return _import_text(self.config, self.where, self.name, request, self.stored)
 
 
 @dataclass(frozen=True, slots=True)
@@ -124,12 +134,10 @@ def read_folder_workload(
     ignored: tuple[str, ...],
 ) -> Workload:
     """The workload of a published model: `config` are the bytes of its config.json and the name that messages give
-    it, `tokens` those of prompts and of answers. Raises ModelError for a model that einc cannot import, and
-    UsageError for one that transformers builds, which reads one sequence."""
+    it, `tokens` those of prompts and of answers. Raises ModelError for a model that einc cannot import."""
     content, where = config
-    if (family := find_exported_family(parse_config(content, where))) is not None:
-        hint = "`einc import hf` makes a text of it, which einc advise takes"
-        raise UsageError(f"advice for a model of {family} needs its text", where=where, hint=hint)
+    if find_exported_family(parse_config(content, where)) is not None:
+        return ChatWorkload(name, content, where, stored, tuple(batches), *tokens, ignored, is_exported=True)
     imported = import_hf(content, where, name, ImportRequest(ignored=ignored), stored)
     if imported.architecture in DECODER_ARCHITECTURES:
         return ChatWorkload(name, content, where, stored, tuple(batches), *tokens, ignored)

@@ -58,7 +58,7 @@ def compileGraph(
     baselines: Iterable[str] = (),
     exchanges: Mapping[str, str | os.PathLike[str]] | None = None,
     proposers: Iterable[str | Proposer] = (),
-    step: Mapping[str, int] | None = None,
+    step: Mapping[str, int | tuple[int, int]] | None = None,
     machine: str | None = None,
     **options: Unpack[GraphOptions],
 ) -> Plan:
@@ -158,13 +158,16 @@ def read_options(
     return CompileOptions(**values), proposers
 
 
-def _read_step(step: Mapping[str, int]) -> StepRequest:
+def _read_step(step: Mapping[str, int | tuple[int, int]]) -> StepRequest:
     from einc.graph.decode_step import StepRequest as Request
 
     entries = list(step.items()) if isinstance(step, Mapping) else []
-    if len(entries) != 1 or not isinstance(entries[0][0], str) or type(entries[0][1]) is not int:
-        raise UsageError(f"step is a dimension with a number of new tokens, not {step!r:.80}", hint='{"tokens": 1}')
-    return Request(*entries[0])
+    name, counts = entries[0] if len(entries) == 1 else ("", ())
+    numbers = counts if isinstance(counts, tuple) else (counts,)
+    if not isinstance(name, str) or len(numbers) not in (1, 2) or not all(type(n) is int and n >= 0 for n in numbers):
+        hint = '{"tokens": 1}, or {"tokens": (1, 8)} for 8 sequences'
+        raise UsageError(f"step is a dimension with a number of new tokens, not {step!r:.80}", hint=hint)
+    return Request(name, *numbers)
 
 
 def _read_exchange(name: str, program: str | os.PathLike[str]) -> GivenExchange:

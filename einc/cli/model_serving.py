@@ -13,7 +13,6 @@ from einc.errors import UsageError
 from einc.generation.decoder_plans import (
     MAX_SEQUENCES,
     DecoderSource,
-    choose_batch,
     complete_options,
     find_plans,
     list_lengths,
@@ -109,7 +108,7 @@ def _load_decoder(
         template = _find_template(folder)
     cache = open_cache(chosen.plans)
     places = _choose_places(chosen.context, cache.find_longest(source))
-    batch = choose_batch(source, chosen.batch, MAX_SEQUENCES)
+    batch = chosen.batch or MAX_SEQUENCES
     plans = find_plans(source, _complete(chosen), cache, (batch, places, list_lengths(places)), phase)
     weights = plans.join_weights(chosen.folder)
     step, *pieces = _load(chosen, [plans.step, *plans.pieces], weights, phase)

@@ -128,9 +128,9 @@ class MemorySize(ParamType):
 
 
 class StepSize(ParamType):
-    """`DIM=N`: so many new tokens along a dimension."""
+    """`DIM=N`: so many new tokens along a dimension; `DIM=NxS`: of each of S sequences."""
 
-    name = "DIM=N"
+    name = "DIM=N[xS]"
 
     def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> StepRequest:
         from einc.graph.decode_step import StepRequest as Request
@@ -138,14 +138,18 @@ class StepSize(ParamType):
         if isinstance(value, Request):
             return value
         dimension, equals, number = (part.strip() for part in str(value).partition("="))
-        if not equals or not dimension or not re.fullmatch("[0-9]{1,9}", number, re.ASCII):
-            self.fail(f"{value!r} is not of the form DIM=N, as in tokens=1", param, ctx)
-        return Request(dimension, int(number))
+        counts = re.fullmatch("([0-9]{1,9})(?:x([1-9][0-9]{0,8}))?", number, re.ASCII)
+        if not equals or not dimension or counts is None:
+            self.fail(f"{value!r} is not of the form DIM=N or DIM=NxS, as in tokens=1 or tokens=1x8", param, ctx)
+        return Request(dimension, int(counts[1]), int(counts[2] or 1))
 
 
 def step_option(function: F) -> F:
     """Adds `--step`."""
-    text = "Derive a decode step of N new tokens of each sequence, which run along the dimension DIM of the model."
+    text = (
+        "Derive a decode step of N new tokens of each sequence, which run along the dimension DIM of the model; of S "
+        "sequences, where the model reads one."
+    )
     return click.option("--step", type=StepSize(), help=text)(function)
 
 

@@ -17,7 +17,6 @@ from einc.generation.decoder_plans import (
     MAX_SEQUENCES,
     DecoderPlans,
     DecoderSource,
-    choose_batch,
     choose_lengths,
     choose_places,
     complete_options,
@@ -39,7 +38,7 @@ from einc_runtime.execution.task_errors import name_task
 from einc_runtime.generation.chat import ChatRenderer
 from einc_runtime.generation.generator import Completion, Generator, open_sessions
 from einc_runtime.generation.model_folder import ModelFolder
-from einc_runtime.generation.ranks import RankSession, dismiss, follow, open_rank_sessions
+from einc_runtime.generation.ranks import RankSession, dismiss, follow, open_rank_sessions, share_arrays
 from einc_runtime.generation.sampling import GREEDY, Sampling
 from einc_runtime.generation.tokenizer import MAX_PROMPT, TextTokenizer
 from einc_runtime.plan.schema import Bundle
@@ -98,7 +97,8 @@ def generate(chosen: GenerateArguments) -> None:
             _generate(chosen, world, bundles)
         else:
             bundles += world.share_plans(lambda: ())
-            follow(world.links, _open_on_rank(world, bundles, chosen.folder))
+            constants = share_arrays(world.links)
+            follow(world.links, _open_on_rank(world, bundles, [constants, chosen.folder]))
 
 
 def _generate(chosen: GenerateArguments, world: World | None, bundles: list[Bundle]) -> None:
@@ -117,7 +117,7 @@ def _generate(chosen: GenerateArguments, world: World | None, bundles: list[Bund
         bundles += (plan.bundle for plan in (plans.step, *plans.pieces))
         clock.mark("plan_ms")
         phase("loading the weights")
-        sessions = _open(bundles, plans.join_weights(chosen.folder), world)
+        sessions = _open(bundles, plans, chosen.folder, world)
         for note in sessions[0].notes:
             output.note(note)
         generator = Generator(sessions[0], sessions[1:], tokenizer=tokenizer, end_tokens=end_tokens)
@@ -137,12 +137,15 @@ def _choose_sampling(chosen: GenerateArguments, default: Sampling) -> Sampling:
     return dataclasses.replace(default, temperature=temperature, top_p=top_p, seed=chosen.seed)
 
 
-def _open(bundles: list[Bundle], weights: WeightSource, world: World | None) -> Sequence[Session]:
-    """Sessions of the plans. If there are other ranks, they get the plans, once these are proved."""
+def _open(bundles: list[Bundle], plans: DecoderPlans, folder: str, world: World | None) -> Sequence[Session]:
+    """Sessions of the plans. If there are other ranks, they get the plans, once these are proved, and the weights that
+    the folder does not have."""
+    weights = plans.join_weights(folder)
     if world is not None:
         for bundle in bundles:
             require_proof(bundle)
         world.share_plans(lambda: bundles)
+        share_arrays(world.links, plans.constants)
         return _open_on_rank(world, bundles, weights)
     with files.reading(find_path(weights) or ""):
         return open_sessions(bundles, weights)
@@ -234,9 +237,7 @@ def _find_plans(
     phase: Callable[[str], None],
 ) -> DecoderPlans:
     """The plans for prompts of these lengths, to be run on so many ranks; a line on standard error says what is new."""
-    if source.is_exported and ranks > 1:
-        raise UsageFault("a model that transformers builds runs in one process", hint="leave --ranks out")
-    batch = choose_batch(source, chosen.batch, min(len(prompts), MAX_SEQUENCES))
+    batch = chosen.batch or min(len(prompts), MAX_SEQUENCES)
     cache = open_cache(chosen.plans)
     places = choose_places(max(prompts), chosen.max_tokens, cache.find_longest(source))
     options = CompileOptions(

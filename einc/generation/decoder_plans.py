@@ -32,6 +32,8 @@ MIN_PLACES = 256
 """The smallest cache, in tokens of a sequence. Larger ones are powers of two, so that few plans serve many lengths."""
 TOKEN_DIMENSION = "tokens"
 """The dimension of imported texts along which tokens run."""
+SEQUENCE_DIMENSION = "sequences"
+"""That of the tokens whose logits are wanted."""
 _SHARING = ("equation", "index")
 """Families of operators that read large weights."""
 
@@ -52,16 +54,16 @@ class DecoderSource:
 
     @property
     def is_exported(self) -> bool:
-        """Whether transformers builds the model, which reads one sequence then."""
+        """Whether transformers builds the model, which takes seconds."""
         return find_exported_family(parse_config(self.config, self.where)) is not None
 
     def find_longest(self) -> int:
         """How many tokens a text may have."""
         return find_longest(self.config, self.where, self.ignored)
 
-    def write_model(self, batch: int, places: int) -> ImportedModel:
-        """The model that reads so many tokens of each of `batch` sequences."""
-        request = ImportRequest(batch=batch, tokens=places, logits="last", ignored=self.ignored)
+    def write_model(self, places: int) -> ImportedModel:
+        """The model that reads so many tokens of a sequence."""
+        request = ImportRequest(tokens=places, logits="last", ignored=self.ignored)
         return import_hf(self.config, self.where, self.name, request, self.stored)
 
 
@@ -89,15 +91,6 @@ def choose_places(longest_prompt: int, max_tokens: int, longest: int) -> int:
     while places < longest_prompt + max_tokens:
         places *= 2
     return min(places, longest)
-
-
-def choose_batch(source: DecoderSource, requested: int | None, default: int) -> int:
-    """How many sequences run at once. Raises UsageError for several of a model that reads one."""
-    if not source.is_exported:
-        return requested or default
-    if requested not in (None, 1):
-        raise UsageError("--batch: a model that transformers builds has one sequence at once")
-    return 1
 
 
 def list_lengths(places: int) -> tuple[int, ...]:
@@ -135,16 +128,22 @@ def find_plans(
     """The plans for `sizes`: the number of sequences, the places of each, and the lengths of pieces."""
     batch, places, lengths = sizes
     phase("reading the configuration")
-    model = cache.get_model(source, batch, places)
+    model = cache.get_model(source, places)
 
     def find(tokens: int, chosen: CompileOptions) -> KeptPlan:
         phase(f"planning {tokens} tokens of each sequence")
-        step = StepRequest(TOKEN_DIMENSION, tokens)
-        return cache.get(model.text, f"decode-{tokens}", replace(chosen, step=step), phase)
+        return cache.get(model.text, f"decode-{tokens}", request_step(chosen, tokens, batch), phase)
 
     step = find(1, options)
     pinned_options = replace(options, pins=make_pins(step.bundle))
     return DecoderPlans(step, tuple(find(length, pinned_options) for length in lengths), model.constants)
+
+
+def request_step(options: CompileOptions, tokens: int, sequences: int) -> CompileOptions:
+    """The options of a step of an imported text: so many new tokens, and the last of each sequence to be read."""
+    step = StepRequest(TOKEN_DIMENSION, tokens, sequences)
+    definitions = (*options.definitions, (SEQUENCE_DIMENSION, str(sequences)))
+    return replace(options, step=step, definitions=definitions)
 
 
 def make_pins(bundle: Bundle) -> tuple[Pin, ...]:

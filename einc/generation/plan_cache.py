@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import base64
 import contextlib
+import dataclasses
 import hashlib
 import json
 from collections.abc import Callable, Mapping
@@ -63,7 +64,7 @@ class ModelSource(Protocol):
 
     def find_longest(self) -> int: ...
 
-    def write_model(self, batch: int, places: int) -> ImportedModel: ...
+    def write_model(self, places: int) -> ImportedModel: ...
 
 
 @dataclass(frozen=True, slots=True)
@@ -102,18 +103,18 @@ class PlanCache:
         """How many tokens a text may have."""
         return int(self._keep(source, "longest", lambda: {"longest": source.find_longest()})["longest"])
 
-    def get_model(self, source: ModelSource, batch: int, places: int) -> ImportedModel:
-        """The model that reads so many tokens of each of `batch` sequences."""
+    def get_model(self, source: ModelSource, places: int) -> ImportedModel:
+        """The model that reads so many tokens of a sequence."""
         imports: list[ImportedModel] = []
 
         def make() -> dict[str, Any]:
-            imports.append(source.write_model(batch, places))
+            imports.append(source.write_model(places))
             fields = imports[0]
             arrays = {name: _write_array(array) for name, array in fields.constants.items()}
             return {"architecture": fields.architecture, "text": fields.text, "longest": fields.longest,
                     "notes": list(fields.notes), "constants": arrays}  # fmt: skip
 
-        kept = self._keep(source, f"model-{batch}-{places}", make)
+        kept = self._keep(source, f"model-{places}", make)
         if imports:
             return imports[0]
         constants = {name: _read_array(text) for name, text in kept["constants"].items()}
@@ -172,7 +173,7 @@ def hash_request(text: str, options: CompileOptions) -> str:
         pins,
         *(getattr(options, field) for field in ("definitions", "preset", "dtype", "selector", "schedule", "seed")),
         options.reproducible,
-        None if options.step is None else (options.step.dimension, options.step.tokens),
+        None if options.step is None else dataclasses.astuple(options.step),
         *([options.objective, options.stages, options.microbatches, options.replicas] if options.divides else []),
         *(["priced"] if pins and options.price_pins else []),
     ]

@@ -85,12 +85,11 @@ def test_figures_of_a_decoder_are_those_of_its_plans(einc: Run, tmp_path: Path) 
     option, apart = options[0], options[2]
     token, prompt = option["plans"]["token"], option["plans"]["prompt"]
 
-    einc("import", "hf", folder, "--batch", 5, "--tokens", 49, "--logits", "all", "-o", tmp_path / "token.ein")
+    einc("import", "hf", folder, "--tokens", 49, "-o", tmp_path / "token.ein")
     einc("import", "hf", folder, "--tokens", 40, "--caches", "-o", tmp_path / "prompt.ein")
     sites = ("-m", "dgx-h100", "--devices", "0,1", "--json")
-    compiled = json.loads(
-        einc("compile", tmp_path / "token.ein", "--step", "tokens=1", *sites, "-o", tmp_path / "token.bin")
-    )
+    step = ("-D", "sequences=5", "--step", "tokens=1x5")
+    compiled = json.loads(einc("compile", tmp_path / "token.ein", *step, *sites, "-o", tmp_path / "token.bin"))
     assert token["predicted_ms"] == compiled["predicted_ms"]
     assert token["memory_bytes"] == max(compiled["memory_bytes"])
 

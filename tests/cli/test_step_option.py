@@ -40,6 +40,20 @@ def test_a_step_is_compiled_proved_and_run(einc: Callable[..., Any], model: str)
     np.testing.assert_allclose(np.load("y.npy"), np.cumsum(rows, 0))
 
 
+def test_a_step_of_several_sequences(einc: Callable[..., Any], model: str) -> None:
+    step = ("--step", "tokens=1x3")
+    assert einc("compile", model, *step, "-m", "host", "--devices", 1, "-o", "step.bin").code == 0
+    proved = einc("verify", "step.bin", "--model", model, *step, "--json").json()["proved"]
+    assert proved[-1] == "6 steps with random numbers compute what the model does"
+    rows = np.arange(12, dtype="f4").reshape(3, 4)
+    np.save("x.npy", rows)
+    np.save("positions.npy", np.array([0, 0, 0]))
+    assert (
+        einc("run", "step.bin", "--inputs", "x=x.npy", "--inputs", "positions=positions.npy", "-o", "y.npy").code == 0
+    )
+    np.testing.assert_allclose(np.load("y.npy"), rows)
+
+
 def test_a_plan_of_the_model_is_not_one_of_the_step(einc: Callable[..., Any], model: str) -> None:
     assert einc("compile", model, "-m", "host", "--devices", 1, "-o", "plan.bin").code == 0
     result = einc("verify", "plan.bin", "--model", model, "--step", "tokens=2")
@@ -54,7 +68,10 @@ def test_steps_of_large_models_are_not_tried(einc: Callable[..., Any], model: st
     assert any(line.startswith("by computing them, that steps are those") for line in document["unproved"])
 
 
-@pytest.mark.parametrize("step", ["tokens", "tokens=", "=1", "tokens=-1", "tokens=1.5", "tokens=1=2", "tokens=٣", ""])
+@pytest.mark.parametrize(
+    "step",
+    ["tokens", "tokens=", "=1", "tokens=-1", "tokens=1.5", "tokens=1=2", "tokens=٣", "tokens=1x", "tokens=1x0", ""],
+)
 def test_malformed_steps(einc: Callable[..., Any], model: str, step: str) -> None:
     result = einc("check", model, "--step", step)
     assert result.code == 2

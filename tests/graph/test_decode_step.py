@@ -41,6 +41,25 @@ def test_steps_compute_what_the_model_does(name: str, new: int) -> None:
     assert dump_graph(derive_step(model, StepRequest("tokens", new)).graph) == dump_graph(step.graph)
 
 
+@pytest.mark.parametrize("name", [*(name for name in STEP_MODELS if name != "learned positions"), "moe"])
+def test_steps_of_several_sequences(name: str) -> None:
+    """Of a model that reads one: each of them computes what the model does of its tokens."""
+    model = read({**STEP_MODELS, **PUBLISHED}[name])
+    try_steps(model, derive_step(model, StepRequest("tokens", 2, 3)))
+
+
+@pytest.mark.parametrize(
+    ("name", "error", "message"),
+    [
+        ("learned positions", ModelError, "which each sequence has: several need a lookup by an input"),
+        ("llama", UsageError, "llama packs 2 sequences itself"),
+    ],
+)
+def test_sequences_that_there_cannot_be(name: str, error: type, message: str) -> None:
+    with pytest.raises(error, match=message):
+        derive_step(read({**STEP_MODELS, **PUBLISHED}[name]), StepRequest("tokens", 1, 2))
+
+
 def test_a_step_is_what_a_person_writes() -> None:
     """`models/llama_decode.ein` is such a step, of which the caches' names are chosen, and which has all logits."""
     step = derive_step(read(PUBLISHED["llama"], "f32"), StepRequest("tokens", 1)).graph

@@ -11,10 +11,11 @@ from typing import Any
 import numpy as np
 import pytest
 
-from einc.advising.workloads import read_folder_workload
-from einc.errors import EincError, ModelError, UsageError
-from einc.generation.decoder_plans import DecoderSource, choose_batch
+from einc.advising import workloads
+from einc.errors import EincError, ModelError
+from einc.generation.decoder_plans import DecoderSource
 from einc.generation.plan_cache import PlanCache
+from einc.graph.decode_step import StepRequest
 from einc.importers.common import ImportRequest
 from einc.importers.hf import ImportedModel, find_exported_family, import_hf
 from einc.importers.pytorch import published
@@ -59,9 +60,19 @@ def test_what_is_not_there_for_them(request_: ImportRequest, further: dict[str, 
         import_hf(json.dumps(GPT2 | further).encode(), "config.json", "m", request_, None)
 
 
-def test_advice_needs_a_text_of_them() -> None:
-    with pytest.raises(UsageError, match="advice for a model of gpt2 needs its text"):
-        read_folder_workload("m", (json.dumps(GPT2).encode(), "config.json"), None, (1,), (8, 8), ())
+def test_advice_plans_steps_of_one_text_of_them(monkeypatch: pytest.MonkeyPatch) -> None:
+    made: list[ImportRequest] = []
+
+    def write(config: bytes, where: str, name: str, request: ImportRequest, stored: None) -> ImportedModel:
+        made.append(request)
+        return ImportedModel("GPT2LMHeadModel", "model m", ())
+
+    monkeypatch.setattr(workloads, "import_hf", write)
+    workload = workloads.read_folder_workload("m", (json.dumps(GPT2).encode(), "c"), None, (1,), (8, 5), ())
+    token, prompt = workload.plan_round(6, 2).phases
+    assert made == [ImportRequest(tokens=13)]
+    assert (token.runs, token.step, token.definitions) == (4, StepRequest("tokens", 1, 6), (("sequences", "6"),))
+    assert (prompt.runs, prompt.step, prompt.definitions) == (3, StepRequest("tokens", 8, 2), (("sequences", "2"),))
 
 
 def test_fields_that_name_code_are_left_out() -> None:
@@ -112,9 +123,9 @@ def test_names_of_a_text_are_those_that_are_asked_for(tmp_path: Path) -> None:
 class _Slow(DecoderSource):
     """A source whose models are made here."""
 
-    def write_model(self, batch: int, places: int) -> ImportedModel:
+    def write_model(self, places: int) -> ImportedModel:
         table = np.arange(6, dtype=np.float32).reshape(2, 3)
-        return ImportedModel("GPT2LMHeadModel", f"model m{batch}{places}", ("a note",), 9, {"table": table})
+        return ImportedModel("GPT2LMHeadModel", f"model m{places}", ("a note",), 9, {"table": table})
 
     def find_longest(self) -> int:
         return 9
@@ -122,13 +133,10 @@ class _Slow(DecoderSource):
 
 def test_imports_are_kept(tmp_path: Path) -> None:
     source = _Slow(json.dumps(GPT2).encode(), "config.json", "m", frozenset({"a"}))
-    made = [PlanCache(tmp_path).get_model(source, 1, 8) for _ in range(2)]
+    made = [PlanCache(tmp_path).get_model(source, 8) for _ in range(2)]
     assert made[0].text == made[1].text
     np.testing.assert_array_equal(made[0].constants["table"], made[1].constants["table"])
     assert len(list(tmp_path.glob("*.json"))) == 1
     (file,) = tmp_path.glob("*.json")
     file.write_text("{")
-    assert PlanCache(tmp_path).get_model(source, 1, 8).longest == PlanCache(tmp_path).find_longest(source) == 9
-    assert choose_batch(source, None, 8) == 1
-    with pytest.raises(UsageError, match="--batch"):
-        choose_batch(source, 2, 8)
+    assert PlanCache(tmp_path).get_model(source, 8).longest == PlanCache(tmp_path).find_longest(source) == 9

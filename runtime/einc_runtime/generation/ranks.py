@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING, Any, cast
 
 import numpy as np
 
+from einc_runtime.dtypes import find_dtype_name, storage_dtype
 from einc_runtime.execution.ranks.executor import RankExecutor
 from einc_runtime.execution.session import Session
 from einc_runtime.execution.shared_buffers import SharedBuffers, list_shared
@@ -92,10 +93,15 @@ def dismiss(links: RankLinks) -> None:
     links.share(b"")
 
 
+def share_arrays(links: RankLinks, arrays: Mapping[str, Array] | None = None) -> dict[str, Array]:
+    """The arrays that rank 0 gives, on all ranks."""
+    return _decode(links.share(b"" if arrays is None else _encode({}, arrays))[0])[1]
+
+
 def _encode(command: dict[str, Any], arrays: Mapping[str, Any]) -> bytes:
     """A line of JSON, and the bytes of the arrays that it describes."""
     contiguous = {name: np.ascontiguousarray(array) for name, array in arrays.items()}
-    shapes = [[name, array.dtype.str, array.shape] for name, array in contiguous.items()]
+    shapes = [[name, find_dtype_name(array.dtype), array.shape] for name, array in contiguous.items()]
     line = json.dumps(command | {"arrays": shapes}).encode() + b"\n"
     return line + b"".join(array.tobytes() for array in contiguous.values())
 
@@ -106,6 +112,6 @@ def _decode(text: bytes) -> tuple[dict[str, Any], dict[str, Array]]:
     arrays, start = {}, 0
     for name, dtype, shape in command["arrays"]:
         count = math.prod(shape)
-        arrays[name] = np.frombuffer(data, dtype, count, start).reshape(shape)
+        arrays[name] = np.frombuffer(data, storage_dtype(dtype), count, start).reshape(shape)
         start += arrays[name].nbytes
     return command, arrays
