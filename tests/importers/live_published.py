@@ -6,6 +6,7 @@ import json
 import re
 import signal
 import urllib.request
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
@@ -18,8 +19,9 @@ from tests.serve.running import serving
 from tests.support.generation_cases import word_tokenizer
 from tests.support.tiny_models import make_causal
 
-FAMILIES = ("bloom", "falcon", "gpt2", "gpt_neox", "mamba", "olmo2", "olmoe", "opt", "phi")
+FAMILIES = ("bloom", "falcon", "gpt2", "gpt_neox", "gpt_oss", "mamba", "olmo2", "olmoe", "opt", "phi")
 PROMPT, NEW = (5, 17, 33, 9, 21), 12
+FURTHER = ((8, 2, 41), (30,))
 SPREAD = 8.0
 """Weights of fresh models are so small that all tokens are alike; with larger ones they differ."""
 
@@ -39,13 +41,13 @@ def change_config(folder: Path, change: dict[str, Any]) -> None:
     config.write_text(json.dumps(json.loads(config.read_text()) | change))
 
 
-def continue_greedily(module: torch.nn.Module) -> list[int]:
-    ids = torch.tensor([PROMPT])
+def continue_greedily(module: torch.nn.Module, prompt: Sequence[int] = PROMPT) -> list[int]:
+    ids = torch.tensor([prompt])
     with torch.no_grad():
         for _ in range(NEW):
             logits = module(input_ids=ids, use_cache=False).logits[0, -1]
             ids = torch.cat([ids, logits.argmax()[None, None]], 1)
-    tokens: list[int] = ids[0, len(PROMPT) :].tolist()
+    tokens: list[int] = ids[0, len(prompt) :].tolist()
     ends = [position for position, token in enumerate(tokens) if token == module.config.eos_token_id]
     return tokens[: ends[0] + 1] if ends else tokens
 
@@ -69,9 +71,12 @@ def generate(capfd: Capture, folder: Path, plans: Path, *prompts: str) -> list[l
 
 @pytest.mark.parametrize("family", FAMILIES)
 def test_greedy_tokens_are_those_of_transformers(family: str, tmp_path: Path, capfd: Capture) -> None:
-    expected = continue_greedily(make_folder(family, tmp_path / "model"))
-    assert len(set(expected)) > 1 or family == "bloom"
-    assert generate(capfd, tmp_path / "model", tmp_path / "plans") == [expected]
+    """Of several prompts at once; each of their sequences has its own state."""
+    module = make_folder(family, tmp_path / "model")
+    expected = [continue_greedily(module, prompt) for prompt in (PROMPT, *FURTHER)]
+    assert len({tuple(tokens) for tokens in expected}) > 1 or family == "bloom"
+    further = [",".join(map(str, prompt)) for prompt in FURTHER]
+    assert generate(capfd, tmp_path / "model", tmp_path / "plans", *further) == expected
 
 
 def test_names_without_the_prefix_of_the_model_and_several_prompts(tmp_path: Path, capfd: Capture) -> None:

@@ -50,7 +50,7 @@ def test_without_its_packages_one_error_says_what_to_install(monkeypatch: pytest
     ("request_", "further", "problem"),
     [
         (ImportRequest(caches=True), {}, "--caches means nothing"),
-        (ImportRequest(batch=3), {}, "it reads one sequence"),
+        (ImportRequest(batch=3), {}, "its text reads one sequence"),
         (ImportRequest(pool="mean"), {}, "means nothing for a GPT2LMHeadModel"),
         (ImportRequest(), {"quantization_config": {}}, "quant_method is missing"),
     ],

@@ -64,7 +64,7 @@ def hf_command(folder: str, target: str, as_json: bool, **arguments: Any) -> Non
 
     Decoders (Llama, Mistral, Mixtral, Qwen2, Qwen3, Phi-3, Gemma 1 to 3, OLMo 2) become texts that read whole
     sequences; `einc compile --step tokens=1` derives a step over key/value caches from one. So do all other causal
-    models that transformers has, of one sequence; torch and transformers have to be there for them. Encoders (BERT)
+    models that transformers has; torch and transformers have to be there for them. Encoders (BERT)
     return hidden states, pooled embeddings or the logits of their head. Nothing in the folder is executed. Every
     default that is used is printed. What is not supported is an error.
     """

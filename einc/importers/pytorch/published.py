@@ -72,7 +72,8 @@ def import_published(
     """
     if request.caches or request.batch > 1:
         option = "--caches" if request.caches else "--batch"
-        raise UsageError(f"{option} means nothing for a model of {family}: it reads one sequence")
+        hint = "a step has caches, and any number of sequences: `einc compile -D sequences=8 --step tokens=1x8`"
+        raise UsageError(f"{option} means nothing for a model of {family}: its text reads one sequence", hint=hint)
     require_widened(fields)
     dtype = _TORCH_TYPES[read_element_type(fields)]
     fields.check()
