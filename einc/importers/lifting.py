@@ -150,7 +150,7 @@ def turn_before_norm(program: ArrayProgram, array: Array, arguments: tuple[Any, 
     norm = program.find_origin(source, "rms_norm")
     if norm is None or array.rank != 4 or order[-1] % array.rank != array.rank - 1:
         return None
-    return rms_norm(program, transpose(program, norm[0], order, array.name), *norm[1:3], array.name)
+    return rms_norm(program, transpose(program, norm[0], order, array.name), norm[1], norm[2], array.name)
 
 
 def merge_casts(program: ArrayProgram, array: Array, arguments: tuple[Any, ...]) -> Array | None:

@@ -105,7 +105,8 @@ class _Narrowing:
             if not is_batch or any(operand is None for operand in operands):
                 return None
             if origin.operation == "where":
-                return where(program, *operands[:3], hint=hint)
+                condition, positive, negative = operands[:3]
+                return where(program, condition, positive, negative, hint)
             return apply(program, origin.operation, *operands, hint=hint)
         first, *further = origin.arguments or (None,)
         if origin.operation == "concat":
@@ -122,7 +123,8 @@ class _Narrowing:
             return transpose(program, base, [axis - 1 for axis in order[1:]], hint) if order[0] == 0 else None
         if origin.operation == "slice_axis" and is_batch:
             axis = normalize_axis(further[0], result.rank)
-            return slice_axis(program, base, axis - 1, *further[1:4], hint=hint) if axis else None
+            start, stop, step = (*further[1:4], 1)[:3]
+            return slice_axis(program, base, axis - 1, start, stop, step, hint) if axis else None
         operation, count = _OF_ROWS.get(origin.operation, (None, 0))
         if operation is None or base.rank < 2 or any(isinstance(part, Array) and part.rank > 2 for part in further):
             return None
