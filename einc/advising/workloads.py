@@ -92,8 +92,8 @@ class ChatWorkload:
         if self.is_exported:
             prompt = read("prompt", self.prompt_tokens, together, users // together)
         else:
-            whole = ImportRequest(batch=together, tokens=self.prompt_tokens, caches=True, ignored=self.ignored)
-            prompt = Phase("prompt", self._write(whole), users // together)
+            request = ImportRequest(batch=together, tokens=self.prompt_tokens, caches=True, ignored=self.ignored)
+            prompt = Phase("prompt", self._write(request), users // together)
         return Round((read("token", 1, users, self.answer_tokens - 1), prompt), users * self.answer_tokens)
 
     def _write(self, request: ImportRequest) -> str:

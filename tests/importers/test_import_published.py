@@ -61,16 +61,16 @@ def test_what_is_not_there_for_them(request_: ImportRequest, further: dict[str, 
 
 
 def test_advice_plans_steps_of_one_text_of_them(monkeypatch: pytest.MonkeyPatch) -> None:
-    made: list[ImportRequest] = []
+    requests: list[ImportRequest] = []
 
     def write(config: bytes, where: str, name: str, request: ImportRequest, stored: None) -> ImportedModel:
-        made.append(request)
+        requests.append(request)
         return ImportedModel("GPT2LMHeadModel", "model m", ())
 
     monkeypatch.setattr(workloads, "import_hf", write)
     workload = workloads.read_folder_workload("m", (json.dumps(GPT2).encode(), "c"), None, (1,), (8, 5), ())
     token, prompt = workload.plan_round(6, 2).phases
-    assert made == [ImportRequest(tokens=13)]
+    assert requests == [ImportRequest(tokens=13)]
     assert (token.runs, token.step, token.definitions) == (4, StepRequest("tokens", 1, 6), (("sequences", "6"),))
     assert (prompt.runs, prompt.step, prompt.definitions) == (3, StepRequest("tokens", 8, 2), (("sequences", "2"),))
 
@@ -102,7 +102,7 @@ def test_tensors_that_are_stacked_and_joined_have_one_name() -> None:
         name({"q": merged}, ["lm_head.weight"])
     assert [diagnostic.message for diagnostic in raised.value.diagnostics] == [
         "config.json: the weight files beside it have no 'lm_head.weight'",
-        "config.json: 'q' is made of qkv in a way that is not supported",
+        "config.json: 'q' is requests of qkv in a way that is not supported",
     ]
 
 
@@ -121,7 +121,7 @@ def test_names_of_a_text_are_those_that_are_asked_for(tmp_path: Path) -> None:
 
 
 class _Slow(DecoderSource):
-    """A source whose models are made here."""
+    """A source whose models are requests here."""
 
     def write_model(self, places: int) -> ImportedModel:
         table = np.arange(6, dtype=np.float32).reshape(2, 3)
@@ -133,9 +133,9 @@ class _Slow(DecoderSource):
 
 def test_imports_are_kept(tmp_path: Path) -> None:
     source = _Slow(json.dumps(GPT2).encode(), "config.json", "m", frozenset({"a"}))
-    made = [PlanCache(tmp_path).get_model(source, 8) for _ in range(2)]
-    assert made[0].text == made[1].text
-    np.testing.assert_array_equal(made[0].constants["table"], made[1].constants["table"])
+    imports = [PlanCache(tmp_path).get_model(source, 8) for _ in range(2)]
+    assert imports[0].text == imports[1].text
+    np.testing.assert_array_equal(imports[0].constants["table"], imports[1].constants["table"])
     assert len(list(tmp_path.glob("*.json"))) == 1
     (file,) = tmp_path.glob("*.json")
     file.write_text("{")

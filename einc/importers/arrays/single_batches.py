@@ -22,7 +22,7 @@ from einc.importers.arrays.scalar_forms import SCALAR_FORMS
 from einc.importers.arrays.values import Array, normalize_axis
 from einc.importers.arrays.views import Origin
 
-_SINGLE = make_extent(1)
+_SINGLE_BATCH = make_extent(1)
 _OF_ROWS: Mapping[str, tuple[Callable[..., Array], int]] = {
     "cast": (cast, 1), "layer_norm": (layer_norm, 3), "matmul": (matmul, 1), "multiply_rows": (multiply_rows, 1),
     "rms_norm": (rms_norm, 2), "rotate": (rotate, 1),
@@ -60,7 +60,7 @@ class _Narrowing:
         if origin.operation == "reshape" and isinstance(origin.arguments[0], Array):
             source: Array = origin.arguments[0]
             base = self.narrow.get(source.name)
-            if result.shape == (_SINGLE, *source.shape):
+            if result.shape == (_SINGLE_BATCH, *source.shape):
                 self.narrow[result.name] = source
                 return [statement]
             if base is not None and (base.shape, base.dims) == (result.shape, result.dims):
@@ -70,11 +70,11 @@ class _Narrowing:
         computed: list[Array] = []
 
         def compute() -> Array | None:
-            made = self._compute(origin)
-            if made is None or result.shape[0] != _SINGLE:
-                return made
-            computed.append(made)
-            return reshape(self.program, made, result.shape, result.name)
+            narrowed = self._compute(origin)
+            if narrowed is None or result.shape[0] != _SINGLE_BATCH:
+                return narrowed
+            computed.append(narrowed)
+            return reshape(self.program, narrowed, result.shape, result.name)
 
         added = self.program.rewrite(result, compute)
         if added and computed:
@@ -99,7 +99,7 @@ class _Narrowing:
         """What an operation makes, without the first dimension if that is a batch; None where nothing is gained."""
         program, result = self.program, origin.result
         hint = program.names.bases[result.name]
-        is_batch = result.shape[0] == _SINGLE
+        is_batch = result.shape[0] == _SINGLE_BATCH
         if origin.operation in SCALAR_FORMS or origin.operation == "where":
             operands = [self._drop(operand, result.rank) for operand in origin.arguments]
             if not is_batch or any(operand is None for operand in operands):
@@ -134,6 +134,6 @@ class _Narrowing:
         """An operand of as many dimensions as the result without its first one; None where that is not known."""
         if not isinstance(operand, Array) or operand.rank < rank:
             return operand
-        if operand.known is not None and operand.shape[0] == _SINGLE:
+        if operand.known is not None and operand.shape[0] == _SINGLE_BATCH:
             return reshape(self.program, operand, operand.shape[1:])
         return self.narrow.get(operand.name)
