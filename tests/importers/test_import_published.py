@@ -102,7 +102,7 @@ def test_tensors_that_are_stacked_and_joined_have_one_name() -> None:
         name({"q": merged}, ["lm_head.weight"])
     assert [diagnostic.message for diagnostic in raised.value.diagnostics] == [
         "config.json: the weight files beside it have no 'lm_head.weight'",
-        "config.json: 'q' is requests of qkv in a way that is not supported",
+        "config.json: 'q' is made of qkv in a way that is not supported",
     ]
 
 
@@ -121,7 +121,7 @@ def test_names_of_a_text_are_those_that_are_asked_for(tmp_path: Path) -> None:
 
 
 class _Slow(DecoderSource):
-    """A source whose models are requests here."""
+    """A source whose models are made here."""
 
     def write_model(self, places: int) -> ImportedModel:
         table = np.arange(6, dtype=np.float32).reshape(2, 3)
