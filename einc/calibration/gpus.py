@@ -38,7 +38,8 @@ from einc.predict.kernel_times import (
 )
 from einc_runtime.errors import MissingFault
 from einc_runtime.installing import suggest_extra
-from einc_runtime.plan.schema import ITEMSIZE, DTypeName
+from einc_runtime.plan.element_types import DTypeName
+from einc_runtime.plan.schema import ITEMSIZE
 from einc_runtime.plan.work import AttentionWork, ExpertsWork, ProductWork, Work
 from einc_runtime.text import format_count
 

@@ -19,7 +19,8 @@ from einc.calibration.models import Probe
 from einc.calibration.samples import Clock, Phase, StartRunner, compile_probe
 from einc.machines.model import Machine
 from einc.predict.costs import TaskCost, TaskKind, compute_task_costs
-from einc_runtime.plan.schema import ITEMSIZE, DTypeName
+from einc_runtime.plan.element_types import DTypeName
+from einc_runtime.plan.schema import ITEMSIZE
 
 MAX_ELEMENTS = 3 << 26
 """Of the operands and the result of a shape."""

@@ -10,7 +10,8 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 from einc.errors import InternalError
-from einc_runtime.plan import schema
+from einc_runtime.plan import element_types
+from einc_runtime.plan.element_types import ElementType
 from einc_runtime.plan.schema import Block
 
 if TYPE_CHECKING:
@@ -31,54 +32,58 @@ class DType(enum.Enum):
     I4X2 = "i4x2"
     F8E4M3 = "f8e4m3"
     F8E5M2 = "f8e5m2"
+    F4X2 = "f4x2"
+    F8E8M0 = "f8e8m0"
+
+    @property
+    def record(self) -> ElementType:
+        """What is the same for all elements of this type."""
+        return _RECORDS[self]
 
     @property
     def itemsize(self) -> int:
         """Width in bytes."""
-        return _ITEMSIZE[self]
+        return _RECORDS[self].width
 
     @property
     def is_float(self) -> bool:
-        return self in _FLOATS
+        return self.record.kind == "float"
 
     @property
     def is_integer(self) -> bool:
-        return self in (DType.I32, DType.I64)
+        return self.record.kind == "integer"
 
     @property
     def is_quantized(self) -> bool:
-        """Whether it only stores weights: integers of 8 bits, or two of 4 in a byte. No value of a model has such a
-        type."""
-        return self.value in schema.QUANTIZED and not self.is_narrow_float
+        """Whether it only stores parts of weights. No value of a model has such a type."""
+        return self.record.kind == "stored"
 
     @property
     def is_narrow_float(self) -> bool:
         """Whether it is a float of 8 bits, which values have and nothing is computed in."""
-        return self.value in schema.NARROW_FLOATS
+        return self.record.kind == "narrow"
 
     def numpy(self) -> np.dtype[Any]:
         """The numpy type that holds it (ml_dtypes' for bf16 and f8)."""
         import numpy as np
 
-        if self in _ML_NAMES:
+        known = self.record
+        if known.ml:
             import ml_dtypes
 
-            dtype: np.dtype[Any] = np.dtype(getattr(ml_dtypes, _ML_NAMES[self]))
+            dtype: np.dtype[Any] = np.dtype(getattr(ml_dtypes, known.ml))
             return dtype
-        return np.dtype(_NUMPY_NAMES[self])
+        return np.dtype(known.numpy)
 
     def __str__(self) -> str:
         return self.value
 
 
-_ITEMSIZE = {DType(name): width for name, width in schema.ITEMSIZE.items()}
+_RECORDS = {DType(name): record for name, record in element_types.ELEMENT_TYPES.items()}
 ELEMENT_TYPES = tuple(dtype for dtype in DType if not dtype.is_quantized)
 """The types of values of models."""
 COMPUTED_TYPES = tuple(dtype for dtype in ELEMENT_TYPES if not dtype.is_narrow_float)
 """Those in which models compute."""
-_FLOATS = frozenset(DType(name) for name in schema.FLOATS)
-_NUMPY_NAMES = {DType(name): numpy_name for name, numpy_name in schema.NUMPY_NAMES.items()}
-_ML_NAMES = {DType(name): ml_name for name, ml_name in schema.ML_NAMES.items()}
 
 
 TensorType = Block

@@ -1,24 +1,24 @@
 """Quantized weights of a text: `weight w : f16[n, k] as i4(group=32) from "stored"`.
 
 Such a weight is an ordinary tensor for everything that follows. In the graph, it is what `dequantize` makes of two or
-three weights, which have its name with a part: `w.values`, `w.scales` and `w.zeros`.
+three weights, which have its name with a part: `w.values`, `w.scales`, and `w.zeros` or `w.factor`.
 """
 
 from __future__ import annotations
 
 import re
 
-from einc.core.tensor import DType, TensorDesc
+from einc.core.tensor import TensorDesc
 from einc.frontend import ast
 from einc.frontend.assembly import apply_equation, declare_tensor
 from einc.frontend.context import LoweringContext
 from einc.frontend.expressions import TensorValue, evaluate_value
 from einc.graph.graph import TensorKind
-from einc.ops.dequantize import INPUT_BITS, Dequantize, QuantizedForm
+from einc.ops.dequantize import Dequantize, QuantizedForm
+from einc_runtime.plan.element_types import STORED_FORMS
 from einc_runtime.plan.schema import NARROW_BLOCK
 from einc_runtime.text import did_you_mean
 
-_STORAGES = {"i8": DType.I8, "i4": DType.I4X2, "f8e4m3": DType.F8E4M3, "f8e5m2": DType.F8E5M2}
 _STORED_NAMES = {
     "plain": ("{}", "{}_scale", "{}_zero_point"),
     "gptq": ("gptq:{}.qweight", "gptq:{}.scales", "gptq:{}.qzeros"),
@@ -27,7 +27,9 @@ _STORED_NAMES = {
     "blocks": ("{}", "blocks:{}_scale", ""),
 }
 """For each layout of files, the stored names of values, scales and zero points."""
-_WEIGHT_PARTS = ("values", "scales", "zeros")
+_INTEGER_LAYOUTS = ("plain", "gptq", "gptq_v2", "awq")
+_FACTOR = ("factor", "inverse:{}_global_scale")
+"""The name of a factor of a tensor in the graph, and in files."""
 _ROW_RANGE = re.compile(r"(.+)(\[\d+:\d+\])")
 
 
@@ -42,16 +44,19 @@ def declare_quantized(
     name = context.scope.full_name(statement.name.text)
     rows = _ROW_RANGE.fullmatch(stored or "")
     base, part = (rows[1], rows[2]) if rows else (stored or name, "")
+    patterns = list(zip(("values", "scales", "zeros"), _STORED_NAMES[layout], strict=True))
+    if form.stored.has_factor:
+        patterns[2] = _FACTOR
     parts = []
-    for word, pattern, operand in zip(_WEIGHT_PARTS, _STORED_NAMES[layout], operands, strict=False):
+    for (word, pattern), operand in zip(patterns, operands, strict=False):
         part_name = f"{name}.{word}"
         if part_name in context.declared:
             raise context.findings.fail(
                 f"there is already a tensor '{part_name}'", statement.span, "rename one of the two"
             )
-        file_name = pattern.format(base) + part
+        file_name = pattern.format(base) + part * (operand.rank > 0)
         parts.append(declare_tensor(context, TensorKind.WEIGHT, part_name, operand, file_name, statement.span))
-    dtype = desc.dtype if form.storage.is_narrow_float else None
+    dtype = desc.dtype if form.stored.is_float else None
     widened = Dequantize(operands, form.group, rounds_inputs, dtype)
     return apply_equation(context, widened, parts, (name,), statement.span)
 
@@ -60,48 +65,51 @@ def _evaluate_storage(context: LoweringContext, storage: ast.Name | ast.CallExpr
     """The form and the layout that stand after `as`, and whether what is multiplied with the weight is rounded."""
     fail = context.findings.fail
     word = storage.function if isinstance(storage, ast.CallExpr) else storage
-    if word.text not in _STORAGES:
-        raise fail(
-            f"a weight cannot be stored as '{word.text}'", word.span, "it can be stored as i8, i4, f8e4m3 or f8e5m2"
-        )
-    options: dict[str, object] = {"group": 0, "zeros": False, "channels": -1, "layout": "plain", "inputs": 0}
-    if isinstance(storage, ast.CallExpr):
-        if storage.arguments:
-            raise fail("options have names here", storage.arguments[0].span, "as in i4(group=32, zeros=true)")
-        named: set[str] = set()
-        for keyword in storage.keywords:
-            name, value = keyword.name.text, evaluate_value(context, keyword.value)
-            if name not in options:
-                hint = did_you_mean(name, tuple(options)) or f"the options are {', '.join(options)}"
-                raise fail(f"there is no option '{name}'", keyword.span, hint)
-            if name in named:
-                raise fail(f"argument '{name}' is given twice", keyword.span)
-            if type(value) is not type(options[name]):
-                kind = {
-                    "group": "an integer",
-                    "channels": "an integer",
-                    "inputs": "an integer",
-                    "zeros": "true or false",
-                    "layout": "a string",
-                }[name]
-                raise fail(f"expected {kind} for '{name}'", keyword.value.span)
-            named.add(name)
-            options[name] = value
-    layout = str(options["layout"])
+    stored = STORED_FORMS.get(word.text)
+    if stored is None:
+        names = ", ".join(STORED_FORMS)
+        raise fail(f"a weight cannot be stored as '{word.text}'", word.span, f"it can be stored as one of {names}")
+    options = _read_options(context, storage) if isinstance(storage, ast.CallExpr) else {}
+    layout = str(options.get("layout", "plain"))
     if layout not in _STORED_NAMES:
         raise fail(f"there is no layout '{layout[:40]}'", storage.span, f"the layouts are {', '.join(_STORED_NAMES)}")
-    group, channels = options["group"], options["channels"]
-    assert isinstance(group, int)
-    assert isinstance(channels, int)
-    zeros = options["zeros"] is True
-    form = QuantizedForm(_STORAGES[word.text], group, zeros, None if channels == -1 else channels)
-    layouts = ("plain", "blocks") if form.storage.is_narrow_float else ("plain", "gptq", "gptq_v2", "awq")
-    if layout not in layouts or (layout == "blocks" and group != NARROW_BLOCK):
+    group, channels, inputs = (options.get(name) for name in ("group", "channels", "inputs"))
+    size = group if isinstance(group, int) else stored.group
+    channel_dims = channels if isinstance(channels, int) and channels != -1 else None
+    form = QuantizedForm(stored, size, options.get("zeros") is True, channel_dims)
+    layouts = ["plain"] if stored.group else ["plain", "blocks"] if stored.is_float else list(_INTEGER_LAYOUTS)
+    if layout not in layouts or (layout == "blocks" and size != NARROW_BLOCK):
         hint = f"there are {', '.join(layouts)}; blocks have group={NARROW_BLOCK}"
         raise fail(f"values of {word.text} are not in the layout '{layout}'", storage.span, hint)
-    if options["inputs"] not in (0, INPUT_BITS):
-        raise fail(f"inputs cannot be rounded to {options['inputs']} bits", storage.span, f"{INPUT_BITS} are possible")
-    if options["inputs"] and not form.can_round_inputs:
+    if inputs and inputs != stored.input_bits:
+        raise fail(f"inputs cannot be rounded to {inputs} bits", storage.span, f"{stored.input_bits} are possible")
+    if inputs and not form.can_round_inputs:
         hint = "inputs=8 is for i8 without groups and zero points"
         raise fail("products of this weight with rounded inputs are no sums of integers", storage.span, hint)
-    return form, layout, options["inputs"] != 0
+    return form, layout, bool(inputs)
+
+
+_OPTIONS: dict[str, tuple[type, str]] = {
+    "group": (int, "an integer"), "zeros": (bool, "true or false"), "channels": (int, "an integer"),
+    "layout": (str, "a string"), "inputs": (int, "an integer"),
+}  # fmt: skip
+"""What may stand in parentheses, its type, and how messages call it."""
+
+
+def _read_options(context: LoweringContext, storage: ast.CallExpr) -> dict[str, object]:
+    fail = context.findings.fail
+    if storage.arguments:
+        raise fail("options have names here", storage.arguments[0].span, "as in i4(group=32, zeros=true)")
+    options: dict[str, object] = {}
+    for keyword in storage.keywords:
+        name, value = keyword.name.text, evaluate_value(context, keyword.value)
+        if name not in _OPTIONS:
+            hint = did_you_mean(name, tuple(_OPTIONS)) or f"the options are {', '.join(_OPTIONS)}"
+            raise fail(f"there is no option '{name}'", keyword.span, hint)
+        if name in options:
+            raise fail(f"argument '{name}' is given twice", keyword.span)
+        kind, described = _OPTIONS[name]
+        if type(value) is not kind:
+            raise fail(f"expected {described} for '{name}'", keyword.value.span)
+        options[name] = value
+    return options

@@ -1,8 +1,7 @@
 """Quantized weights of published models: what the configuration says, and the names of their parts in files.
 
-Known are GPTQ, AWQ, of compressed-tensors the formats pack-quantized, int-quantized and float-quantized, and fp8 with
-scales of blocks. The names in the files say
-which weights are quantized.
+Known are GPTQ, AWQ, of compressed-tensors the formats pack-quantized, int-quantized, float-quantized and those of
+MXFP8, MXFP4 and NVFP4, and fp8 with scales of blocks. The names in the files say which weights are quantized.
 """
 
 from __future__ import annotations
@@ -12,13 +11,17 @@ from dataclasses import dataclass, replace
 
 from einc.importers.config import ConfigFields
 from einc.importers.writing import StoredNames, StoredWeight
+from einc_runtime.plan.element_types import ELEMENT_TYPES, STORED_FORMS, StoredForm
 from einc_runtime.plan.schema import NARROW_BLOCK
 from einc_runtime.strict_json import describe_json
 
 MAX_GROUP_SIZE = 2**20
 _FLOAT_FORMAT = "float-quantized"
-_E4M3 = "f8e4m3"
-_KEPT_FLOATS = "weights stay floats of 8 bits, and what is multiplied with them is not rounded"
+_GROUPED_FORMATS = {
+    "mxfp8-quantized": "mxfp8", "mxfp4-pack-quantized": "mxfp4", "nvfp4-pack-quantized": "nvfp4",
+}  # fmt: skip
+_INTEGERS = {8: STORED_FORMS["i8"], 4: STORED_FORMS["i4"]}
+_KEPT_FLOATS = "weights stay floats of 8 or 4 bits, and what is multiplied with them is not rounded"
 _WIDENED_FLOATS = "floats of 8 bits are widened when they are read: blocks of 128 columns are no parts of all rows"
 _WEIGHT = ".weight"
 _HARMLESS_QUANTIZATION = (
@@ -35,16 +38,15 @@ _HARMLESS_QUANTIZATION = (
 
 @dataclass(frozen=True, slots=True)
 class Quantization:
-    """How the quantized weights of a model are stored; `group` is 0 where each row has one scale. `rounds_inputs` says
-    that what is multiplied with them is rounded to 8 bits, token by token. `floats` names the type of floats of 8 bits;
-    `one_scale` says that a tensor has one."""
+    """How the quantized weights of a model are stored, in which layout of files; `group` is 0 where each row has one
+    scale. `rounds_inputs` says that what is multiplied with them is rounded, token by token; `one_scale` says that a
+    tensor has one."""
 
-    layout: str
-    bits: int
-    group: int
-    zeros: bool
+    form: StoredForm
+    layout: str = "plain"
+    group: int = 0
+    zeros: bool = False
     rounds_inputs: bool = False
-    floats: str = ""
     one_scale: bool = False
 
     @property
@@ -54,15 +56,17 @@ class Quantization:
             return (".weight_scale_inv",)
         if self.layout != "plain":
             return (".qweight", ".scales", ".qzeros")
-        return (".weight_scale", *([".weight_zero_point"] if self.zeros else []))
+        more = [".weight_zero_point"] * self.zeros + [".weight_global_scale"] * self.form.has_factor
+        return (".weight_scale", *more)
 
     def format_storage(self, channels: int = 0) -> str:
         """What stands behind `as`; `channels` is for weights without groups whose rows have several dimensions."""
-        options = [f"group={self.group}"] if self.group else [f"channels={channels}"] * (channels > 0)
+        options = [f"channels={channels}"] * (channels > 0 and not self.group)
+        options = [f"group={self.group}"] if self.group and not self.form.group else options
         options = ["channels=0"] if self.one_scale else options
-        options += ["inputs=8"] * self.rounds_inputs
+        options += [f"inputs={self.form.input_bits}"] * self.rounds_inputs
         options += ["zeros=true"] * self.zeros + [f'layout="{self.layout}"'] * (self.layout != "plain")
-        return (self.floats or f"i{self.bits}") + (f"({', '.join(options)})" if options else "")
+        return self.form.name + (f"({', '.join(options)})" if options else "")
 
     def splits_heads(self, d_head: int) -> bool:
         """Whether a group along all heads is no part of one head."""
@@ -84,7 +88,7 @@ def read_quantization(fields: ConfigFields, columns: Sequence[int]) -> Quantizat
             inner.fail(f"quant_method: {describe_json(method)} is not supported", f"supported are {', '.join(readers)}")
         return None
     quantization = readers[method](inner)
-    if quantization is not None and quantization.floats:
+    if quantization is not None and quantization.form.is_float:
         inner.note(_KEPT_FLOATS)
     inner.check_unknown(_HARMLESS_QUANTIZATION, method)
     return quantization
@@ -134,7 +138,7 @@ def _read_gptq(fields: ConfigFields) -> Quantization:
     bits, group = _read_bits(fields, "bits", (4, 8)), _read_group(fields)
     if fields.flag("desc_act", False) and group:
         fields.require("desc_act", (False,), "groups that are ordered by activations are no neighbours")
-    return _require_groups(fields, Quantization(layout, bits, group, True))
+    return _require_groups(fields, Quantization(_INTEGERS.get(bits, _INTEGERS[8]), layout, group, zeros=True))
 
 
 def _read_awq(fields: ConfigFields) -> Quantization:
@@ -142,7 +146,9 @@ def _read_awq(fields: ConfigFields) -> Quantization:
     fields.require("zero_point", (True,), "it has zero points")
     name = "bits" if fields.value("bits") is not None else "w_bit"
     group = _read_group(fields, "group_size" if fields.value("group_size") is not None else "q_group_size")
-    return _require_groups(fields, Quantization("awq", _read_bits(fields, name, (4,)), group, True))
+    return _require_groups(
+        fields, Quantization(_INTEGERS.get(_read_bits(fields, name, (4,)), _INTEGERS[4]), "awq", group, zeros=True)
+    )
 
 
 def _require_groups(fields: ConfigFields, quantization: Quantization) -> Quantization:
@@ -162,7 +168,7 @@ def _read_blocks(fields: ConfigFields, columns: Sequence[int]) -> Quantization |
     if any(extent % NARROW_BLOCK for extent in columns):
         fields.note(_WIDENED_FLOATS)
         return None
-    return Quantization("blocks", 8, NARROW_BLOCK, False, floats=_E4M3)
+    return Quantization(STORED_FORMS["f8e4m3"], "blocks", NARROW_BLOCK)
 
 
 def _read_floats(fields: ConfigFields, weights: ConfigFields) -> Quantization | None:
@@ -176,12 +182,22 @@ def _read_floats(fields: ConfigFields, weights: ConfigFields) -> Quantization | 
     if strategy == "block":
         fields.note(_WIDENED_FLOATS)
         return None
-    return Quantization("plain", 8, 0, False, floats=_E4M3, one_scale=strategy == "tensor")
+    return Quantization(STORED_FORMS["f8e4m3"], one_scale=strategy == "tensor")
+
+
+def _read_grouped_floats(weights: ConfigFields, form: StoredForm) -> Quantization:
+    """Floats of 8 or 4 bits whose groups have scales of 8 bits."""
+    weights.require("num_bits", (8 // ELEMENT_TYPES[form.values].packing,), f"{form.name} has values of so many bits")
+    weights.require("type", ("float",), "weights are floats")
+    weights.require("symmetric", (True,), "there are no zero points")
+    weights.require("strategy", ("tensor_group" if form.has_factor else "group",), "groups have scales")
+    weights.require("group_size", (form.group,), f"groups of {form.name} have {form.group} elements")
+    return Quantization(form, group=form.group)
 
 
 def _read_compressed(fields: ConfigFields) -> Quantization | None:
-    known = ("pack-quantized", "int-quantized", _FLOAT_FORMAT)
-    fields.require("format", known, "values of other formats are not integers in rows, or floats of 8 bits")
+    known = ("pack-quantized", "int-quantized", _FLOAT_FORMAT, *_GROUPED_FORMATS)
+    fields.require("format", known, "values of other formats are not integers in rows, or floats of 8 or 4 bits")
     fields.require("kv_cache_scheme", (), "caches are not quantized")
     fields.require("transform_config", ({},), "what is multiplied with weights is not rotated")
     sparsity = fields.nested("sparsity_config")
@@ -197,8 +213,11 @@ def _read_compressed(fields: ConfigFields) -> Quantization | None:
     if scheme is None or weights is None:
         fields.fail("config_groups: the group has no weights")
         return None
-    if fields.value("format") == _FLOAT_FORMAT:
+    stored = fields.value("format")
+    if stored == _FLOAT_FORMAT:
         return _read_floats(fields, weights)
+    if isinstance(stored, str) and stored in _GROUPED_FORMATS:
+        return _read_grouped_floats(weights, STORED_FORMS[_GROUPED_FORMATS[stored]])
     rounds_inputs = _read_inputs(scheme.nested("input_activations"))
     scheme.require("output_activations", (), "activations are not quantized")
     scheme.require("targets", (["Linear"],), "linear layers are quantized")
@@ -215,7 +234,7 @@ def _read_compressed(fields: ConfigFields) -> Quantization | None:
     )
     if rounds_inputs and (bits, group, zeros) != (8, 0, False):
         scheme.fail("input_activations: they are rounded for weights of 8 bits with a scale for each row alone")
-    return Quantization("plain", bits, group, zeros, rounds_inputs)
+    return Quantization(_INTEGERS.get(bits, _INTEGERS[8]), "plain", group, zeros, rounds_inputs)
 
 
 def _read_inputs(fields: ConfigFields | None) -> bool:
@@ -237,14 +256,14 @@ def _read_inputs(fields: ConfigFields | None) -> bool:
 def quantize_weights(
     quantization: Quantization | None, table: Sequence[StoredWeight], stored: StoredNames
 ) -> list[StoredWeight]:
-    """The table with those weights as they are stored that the files have quantized. Experts of floats of 8 bits are
+    """The table with those weights as they are stored that the files have quantized. Experts of floats are
     widened when they are read, as products with picked experts read no quantized weights."""
     if quantization is None:
         return list(table)
     part = quantization.parts[0]
     return [
         _quantize(weight, quantization)
-        if stored.has_quantized(weight, part) and not (quantization.floats and weight.count > 1)
+        if stored.has_quantized(weight, part) and not (quantization.form.is_float and weight.count > 1)
         else weight
         for weight in table
     ]

@@ -15,7 +15,7 @@ from msgspec import UNSET, Meta, UnsetType
 
 from einc.errors import MachineError
 from einc.machines.gpu import GpuRates
-from einc_runtime.plan.schema import DTypeName
+from einc_runtime.plan.element_types import DTypeName
 from einc_runtime.strict_json import describe_json, parse_json
 from einc_runtime.text import escape_text
 

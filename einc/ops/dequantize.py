@@ -9,57 +9,61 @@ stand for.
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, ClassVar
+from typing import TYPE_CHECKING, Any, ClassVar
 
 from einc.core.spec import FunctionSpec
 from einc.core.tensor import DType, TensorDesc
 from einc.errors import OperatorError
 from einc.ops.base import Attributes, Operator
 from einc.ops.derived import DerivedMappedOperator, derive_family
+from einc_runtime.plan.element_types import StoredForm, find_element_type, find_stored_form
 
 if TYPE_CHECKING:
+    import numpy as np
+
     from einc.ops.base import Array
 
 GROUP_UNIT = 32
-"""Groups have so many elements, or a multiple of that: whole vectors of every kernel."""
-INPUT_BITS = 8
-"""Bits of the integers to which products round what they multiply with a weight, where the model says so."""
+"""Groups whose size a weight chooses have so many elements, or a multiple of that: whole vectors of every kernel."""
 
 
 @dataclass(frozen=True, slots=True)
 class QuantizedForm:
-    """How a weight is stored: `i8` or `i4x2`, in groups of so many elements (0: channels), with zero points or without;
-    or as narrow floats without zero points, whose scales are f32 whatever the weight's type is.
+    """How a weight is stored: under a name of the language, in groups of so many elements (0: channels), with zero
+    points or without.
 
     `channels` is the number of dimensions that channels have: by default, all but the last one.
     """
 
-    storage: DType
+    stored: StoredForm
     group: int = 0
     zeros: bool = False
     channels: int | None = None
 
     @property
     def can_round_inputs(self) -> bool:
-        """Whether there are products with it of integers alone: each channel has one scale, and no zero point."""
-        return self.storage is DType.I8 and not self.group and not self.zeros
+        """Whether there are products with it of rounded tensors: each channel has one scale, and no zero point."""
+        return self.stored.values == self.stored.rounded and not self.group and not self.zeros
 
     @property
     def packing(self) -> int:
         """Elements in a stored value."""
-        return 2 if self.storage is DType.I4X2 else 1
+        return find_element_type(self.stored.values).packing
 
     def operands(self, weight: TensorDesc) -> tuple[TensorDesc, ...]:
-        """The values, scales and zero points that are stored for a weight, whose type scales have.
+        """The values, scales, and zero points or factor that are stored for a weight.
 
         Raises OperatorError for a weight that cannot be stored in this form.
         """
+        stored = self.stored
         if not weight.dtype.is_float:
             raise OperatorError(f"quantized weights stand for floats, not for {weight.dtype}")
         if weight.rank == 0:
             raise OperatorError("a quantized weight has at least one dimension, along which its rows are")
         *rows, extent = weight.shape
-        if self.group < 0 or self.group % GROUP_UNIT:
+        if stored.group and self.group != stored.group:
+            raise OperatorError(f"groups of {self.group}", hint=f"a group of {stored.name} has {stored.group} elements")
+        if self.group < 0 or (not stored.group and self.group % GROUP_UNIT):
             raise OperatorError(f"groups of {self.group}", hint=f"a group has {GROUP_UNIT} elements, or a multiple")
         for unit, size in (("groups", self.group), ("bytes", self.packing)):
             if size and extent % size:
@@ -67,9 +71,9 @@ class QuantizedForm:
                 raise OperatorError(
                     f"the extent {extent} of dimension '{dim}' is no multiple of {size}: no whole {unit}"
                 )
-        if self.storage.is_narrow_float and (self.zeros or weight.dtype is DType.F64):
+        if stored.is_float and (self.zeros or weight.dtype is DType.F64):
             raise OperatorError(
-                f"{self.storage} has no zero points, and stands for f16, bf16 or f32", hint="or store it as i8"
+                f"{stored.name} has no zero points, and stands for f16, bf16 or f32", hint="or store it as i8"
             )
         channels = len(rows) if self.channels is None else self.channels
         if not 0 <= channels <= len(rows) or (self.group and channels < len(rows)):
@@ -77,16 +81,19 @@ class QuantizedForm:
                 f"channels of {channels} dimensions", hint=f"{weight} has up to {len(rows)}, and no groups"
             )
         each = (*rows, extent // self.group) if self.group else tuple(rows[:channels])
-        kind = DType.F32 if self.storage.is_narrow_float else weight.dtype
-        scales = TensorDesc(weight.dims[: len(each)], each, kind)
-        values = TensorDesc(weight.dims, (*rows, extent // self.packing), self.storage)
+        scales = TensorDesc(weight.dims[: len(each)], each, DType(stored.scales) if stored.scales else weight.dtype)
+        values = TensorDesc(weight.dims, (*rows, extent // self.packing), DType(stored.values))
         zeros = (TensorDesc(scales.dims, each, DType.I8),) if self.zeros else ()
-        return (values, scales, *zeros)
+        factor = (TensorDesc((), (), DType.F32),) if stored.has_factor else ()
+        return (values, scales, *zeros, *factor)
 
     @staticmethod
     def read(operands: tuple[TensorDesc, ...], group: int) -> QuantizedForm:
         """The form of operands that are known to be those of a weight."""
-        return QuantizedForm(operands[0].dtype, group, len(operands) == 3, None if group else operands[1].rank)
+        stored = find_stored_form(operands[0].dtype.value, operands[1].dtype.value)
+        assert stored is not None
+        zeros = len(operands) == 3 and not stored.has_factor
+        return QuantizedForm(stored, group, zeros, None if group else operands[1].rank)
 
     def widen(self, operands: tuple[TensorDesc, ...], dtype: DType | None = None) -> TensorDesc:
         """The weight that is stored in these operands, in the type of the scales where no other is given."""
@@ -98,20 +105,26 @@ class QuantizedForm:
 
     @property
     def spread(self) -> int:
-        """About the variance of random values less random zero points."""
-        variances = {DType.I8: 5461, DType.I4X2: 21, DType.F8E4M3: 256, DType.F8E5M2: 256}
-        return variances[self.storage] + self.zeros * variances[DType.I8]
+        """About the variance of random values less random zero points, or of those times random scales of a type that
+        has no small ones."""
+        variance = find_element_type(self.stored.values).variance + self.zeros * find_element_type("i8").variance
+        return variance * (find_element_type(self.stored.scales).variance if self.stored.scales else 1)
+
+    def find_fan_in(self, part: int) -> int:
+        """The `spread` for the part that makes up for it: the factor, or else the scales. 1 for the others."""
+        return self.spread if part == (2 if self.stored.has_factor else 1) else 1
 
 
 def widen_values(form: QuantizedForm, arrays: tuple[Array, ...], dtype: DType) -> Array:
     """The weight as an array of `dtype`, computed in f32 or wider, in which not a number is as good as any other."""
     import numpy as np
 
-    values, scales, *zeros = arrays
+    values, scales, *more = arrays
     wide = np.dtype(np.float64 if dtype is DType.F64 else np.float32)
     if form.packing == 2:
-        halves = np.stack([values & 15, values >> 4], axis=-1)
-        values = halves.reshape(*values.shape[:-1], -1).astype(np.int16) - 8
+        pairs = values.view(np.uint8)
+        halves = np.stack([pairs & 15, pairs >> 4], axis=-1).reshape(*values.shape[:-1], -1)
+        values = halves.view(_pair_dtype()) if form.stored.is_float else halves.astype(np.int16) - 8
     numbers = values.astype(wide)
 
     def spread(each: Array) -> Array:
@@ -120,10 +133,22 @@ def widen_values(form: QuantizedForm, arrays: tuple[Array, ...], dtype: DType) -
         return each.reshape(*each.shape, *[1] * (numbers.ndim - each.ndim))
 
     with np.errstate(all="ignore"):
-        for zero in zeros:
+        steps = scales.astype(wide)
+        if form.stored.has_factor:
+            steps = steps * more[0]
+        for zero in more if form.zeros else ():
             numbers = numbers - spread(zero).astype(wide)
-        result: Array = (numbers * spread(scales).astype(wide)).astype(dtype.numpy())
+        result: Array = (numbers * spread(steps)).astype(dtype.numpy())
     return result
+
+
+def _pair_dtype() -> np.dtype[Any]:
+    """What ml_dtypes calls a float of 4 bits, which lies in a byte alone."""
+    import ml_dtypes
+    import numpy as np
+
+    kind: np.dtype[Any] = np.dtype(ml_dtypes.float4_e2m1fn)
+    return kind
 
 
 @dataclass(frozen=True, slots=True)
@@ -150,7 +175,7 @@ class Dequantize(DerivedMappedOperator):
     @property
     def attributes(self) -> Attributes:
         typed = {} if self.dtype is None else {"dtype": self.dtype.value}
-        return {"group": self.group, **({"inputs": INPUT_BITS} if self.rounds_inputs else {}), **typed}
+        return {"group": self.group, **({"inputs": self.form.stored.input_bits} if self.rounds_inputs else {}), **typed}
 
     @property
     def joins_every_reader(self) -> bool:
@@ -164,7 +189,7 @@ class Dequantize(DerivedMappedOperator):
 
     def fan_in(self, k: int) -> int:
         """Scales are small: the weight is then about N(0, 1)."""
-        return self.form.spread if k == 1 else 1
+        return self.form.find_fan_in(k)
 
 
 def restore(inputs: tuple[TensorDesc, ...], attributes: Attributes) -> Operator:
@@ -172,7 +197,7 @@ def restore(inputs: tuple[TensorDesc, ...], attributes: Attributes) -> Operator:
     derive_family(Dequantize.family, inputs, attributes)
     name = attributes.get("dtype")
     dtype = DType(name) if isinstance(name, str) else None
-    return Dequantize(inputs, attributes["group"], attributes.get("inputs") == INPUT_BITS, dtype)  # type: ignore[arg-type]
+    return Dequantize(inputs, attributes["group"], "inputs" in attributes, dtype)  # type: ignore[arg-type]
 
 
 FAMILIES = {Dequantize.family: restore}

@@ -96,7 +96,7 @@ class QuantizedProduct(DerivedMappedOperator):
         """The contracted elements; scales make up for the size of the values, too."""
         extents = self._extents
         summed = math.prod(extents[name] for name in self.labels[1] if name not in self.result)
-        return summed * (self.form.spread if k == 2 else 1)
+        return summed * self.form.find_fan_in(k - 1)
 
     def fuse(self, k: int, producer: Operator) -> Operator | None:
         """The tensor may be a part of another one."""

@@ -8,6 +8,7 @@ One tensor is in memory at a time, and rows of it as floats. The new folder appe
 from __future__ import annotations
 
 import json
+import math
 import os
 import re
 import shutil
@@ -18,23 +19,29 @@ from typing import Any, BinaryIO
 
 import numpy as np
 
-from einc.quantizing.rounding import Array, RoundingScheme, pack_words, round_floats, round_rows
+from einc.quantizing.rounding import (
+    ONE,
+    Array,
+    RoundingScheme,
+    find_global_scale,
+    pack_words,
+    round_floats,
+    round_rows,
+)
 from einc_runtime.errors import ArrayFault, UsageFault
 from einc_runtime.execution.data.safetensors import INDEX_FILE, SafetensorsEntry, SafetensorsFile, open_folder
+from einc_runtime.plan.element_types import ELEMENT_TYPES
 from einc_runtime.strict_json import parse_json
 
 _LINEAR = re.compile(r"(.+(_proj|\.experts\.\d+\.w[123]))\.weight")
 _HEAD = "lm_head.weight"
-_FLOAT_CODES = {"f16": "F16", "bf16": "BF16", "f32": "F32"}
-_SAFETENSORS_TYPES = {
-    **_FLOAT_CODES,
-    "f64": "F64",
-    "i32": "I32",
-    "i64": "I64",
-    "bool": "BOOL",
-    "i8": "I8",
-    "i4x2": "U8",
-}
+_FLOAT_CODES = ("F16", "BF16", "F32")
+"""The types of weights that are quantized, as files name them."""
+FORMATS = {
+    "i8": "int-quantized", "i4": "pack-quantized", "f8e4m3": "float-quantized", "mxfp8": "mxfp8-quantized",
+    "mxfp4": "mxfp4-pack-quantized", "nvfp4": "nvfp4-pack-quantized",
+}  # fmt: skip
+"""What compressed-tensors calls the layout of each form that is written."""
 _COPIED = (".json", ".txt", ".model", ".md", ".jinja")
 CONFIGURATION = "config.json"
 ROWS_AT_ONCE = 1 << 22
@@ -137,10 +144,10 @@ def _choose(files: dict[str, SafetensorsFile], scheme: RoundingScheme, head: boo
     chosen = [name for name in files if _LINEAR.fullmatch(name) or (head and name == _HEAD)]
     if not chosen:
         raise UsageFault("there is no linear layer to quantize: no tensor '..._proj.weight'", where=source)
-    unit = 1 if scheme.floats else scheme.group or (1 if scheme.bits == 8 else 32)  # blocks may be cut off
+    unit = 1 if scheme.has_blocks else scheme.group or (1 if scheme.bits == 8 else 32)  # blocks may be cut off
     for name in chosen:
         entry = files[name].entries[name]
-        if len(entry.shape) != 2 or entry.dtype not in _FLOAT_CODES:
+        if len(entry.shape) != 2 or _name_type(entry.dtype) not in _FLOAT_CODES:
             raise ArrayFault(
                 f"'{name[:100]}' is {entry.dtype}{list(entry.shape)}, and matrices of floats are quantized"
             )
@@ -153,26 +160,37 @@ def _choose(files: dict[str, SafetensorsFile], scheme: RoundingScheme, head: boo
 
 def _plan(entry: SafetensorsEntry, name: str, scheme: RoundingScheme, quantized: bool) -> Iterator[_Part]:
     """The tensors that are written for one."""
+    kind = _name_type(entry.dtype)
     if not quantized:
-        yield _Part(name, _SAFETENSORS_TYPES.get(entry.dtype, entry.dtype), entry.shape, entry.end - entry.begin)
+        yield _Part(name, kind, entry.shape, entry.end - entry.begin)
         return
     rows, depth = entry.shape
-    groups = depth // scheme.group if scheme.group else 1
-    if scheme.floats:
-        yield _Part(name, "F8_E4M3", (rows, depth), rows * depth)
-        counts = (-(-rows // scheme.group), -(-depth // scheme.group)) if scheme.group else (rows, 1)
-        yield _Part(f"{name}_scale{'_inv' * (scheme.group > 0)}", "F32", counts, 4 * counts[0] * counts[1])
-        return
-    if scheme.bits == 8:
-        yield _Part(name, "I8", (rows, depth), rows * depth)
+    counts = (-(-rows // scheme.group) if scheme.has_blocks else rows, -(-depth // scheme.group) if scheme.group else 1)
+
+    def make(end: str, dtype: str, *shape: int) -> _Part:
+        width = next((each.width for each in ELEMENT_TYPES.values() if each.safetensors == dtype), 1)
+        return _Part(f"{name}{end}", dtype, shape, width * math.prod(shape))
+
+    form = scheme.form
+    if scheme.packing == 1:
+        yield make("", _name_type(form.values), rows, depth)
+    elif form.is_float:
+        yield make("_packed", "U8", rows, depth // 2)
     else:
-        yield _Part(f"{name}_packed", "I32", (rows, depth // 8), rows * depth // 2)
-    width = {"f32": 4}.get(entry.dtype, 2)
-    yield _Part(f"{name}_scale", _FLOAT_CODES[entry.dtype], (rows, groups), rows * groups * width)
-    if scheme.zeros:
-        size = -(-rows // 8) if scheme.bits == 4 else rows
-        kind, each = ("I32", 4) if scheme.bits == 4 else ("I8", 1)
-        yield _Part(f"{name}_zero_point", kind, (size, groups), size * groups * each)
+        yield make("_packed", "I32", rows, depth // 8)
+    scales = "U8" if form.scales == "f8e8m0" else _name_type(form.scales) if form.scales else kind
+    yield make("_scale_inv" if scheme.has_blocks else "_scale", scales, *counts)
+    if scheme.zeros and scheme.bits == 4:
+        yield make("_zero_point", "I32", -(-rows // 8), counts[1])
+    elif scheme.zeros:
+        yield make("_zero_point", "I8", *counts)
+    if form.has_factor:
+        yield make("_global_scale", "F32", 1)
+
+
+def _name_type(dtype: str) -> str:
+    """What files call a type of ours."""
+    return next((each.safetensors for name, each in ELEMENT_TYPES.items() if name == dtype), dtype)
 
 
 def _write_header(stream: BinaryIO, parts: list[_Part]) -> None:
@@ -196,18 +214,23 @@ def _write_tensor(
     weight = file.array(name)
     rows, depth = weight.shape
     step = max(1, ROWS_AT_ONCE // max(1, depth))
-    round_part = round_floats if scheme.floats else round_rows
-    if scheme.floats and scheme.group:
+    if scheme.has_blocks:
         step = max(1, step // scheme.group) * scheme.group  # blocks are whole
+    factor = ONE
+    if scheme.form.has_factor:
+        most = max((float(np.abs(weight[n : n + step]).max(initial=0)) for n in range(0, rows, step)), default=0.0)
+        global_scale = find_global_scale(most, scheme.form)
+        factor = ONE / global_scale
     scales: list[Array] = []
     zeros: list[Array] = []
     square = lost = 0.0
     for start in range(0, rows, step):
         try:
-            rounded = round_part(weight[start : start + step], scheme)
+            part = weight[start : start + step]
+            rounded = round_floats(part, scheme, factor) if scheme.form.is_float else round_rows(part, scheme)
         except ValueError as error:
             raise ArrayFault(f"'{name[:100]}' cannot be quantized: {error}", where=file.path) from None
-        values = rounded.values if scheme.bits == 8 else pack_words(rounded.values, 4)
+        values = rounded.values if scheme.bits == 8 or scheme.form.is_float else pack_words(rounded.values, 4)
         _write_array(stream, values)
         scales.append(rounded.scales)
         zeros += [] if rounded.zeros is None else [rounded.zeros]
@@ -216,6 +239,8 @@ def _write_tensor(
     if zeros:
         points = np.concatenate(zeros)
         _write_array(stream, points if scheme.bits == 8 else pack_words(points.T, 4).T)
+    if scheme.form.has_factor:
+        _write_array(stream, np.array([global_scale]))
     return [TensorError(name, (rows, depth), (lost / square) ** 0.5 if square else 0.0)]
 
 
@@ -239,21 +264,24 @@ def _sync(stream: BinaryIO) -> None:
 
 def _describe(scheme: RoundingScheme, skipped: list[str], round_inputs: bool) -> dict[str, Any]:
     """The field of the configuration that says how weights are stored."""
-    if scheme.floats and scheme.group:
+    form = scheme.form
+    if scheme.has_blocks:
         return {
             "quant_method": "fp8", "fmt": "e4m3", "activation_scheme": "dynamic",
             "weight_block_size": [scheme.group, scheme.group], "modules_to_not_convert": skipped,
         }  # fmt: skip
+    strategy = "tensor_group" if form.has_factor else "group" if scheme.group else "channel"
     weights = {
-        "num_bits": scheme.bits, "type": "float" if scheme.floats else "int", "symmetric": not scheme.zeros,
-        "dynamic": False,
-        "strategy": "group" if scheme.group else "channel", "group_size": scheme.group or None,
+        "num_bits": scheme.bits, "type": "float" if form.is_float else "int", "symmetric": not scheme.zeros,
+        "dynamic": False, "strategy": strategy, "group_size": scheme.group or None,
     }  # fmt: skip
+    if form.group:
+        weights["scale_dtype"] = "torch.uint8" if form.scales == "f8e8m0" else "torch.float8_e4m3fn"
     inputs = {"num_bits": 8, "type": "int", "symmetric": True, "dynamic": True, "strategy": "token"}
     activations = {"input_activations": inputs if round_inputs else None, "output_activations": None}
     return {
         "quant_method": "compressed-tensors",
-        "format": "float-quantized" if scheme.floats else "int-quantized" if scheme.bits == 8 else "pack-quantized",
+        "format": FORMATS[form.name],
         "quantization_status": "compressed",
         "config_groups": {"group_0": {"targets": ["Linear"], "weights": weights, **activations}},
         "ignore": skipped,

@@ -1,29 +1,48 @@
-"""Rounds rows of a weight to integers with scales, to the nearest, and measures what is lost.
+"""Rounds rows of a weight to integers or narrow floats with scales, to the nearest, and measures what is lost.
 
-Every group of a row has a scale in the weight's own type. Without zero points, the element of the largest magnitude
-becomes the lowest integer, which is its exact multiple: -8 or -128. With zero points, the range of a group, which is
-taken to have 0 in it, becomes all 16 or 256 integers.
+Every group of a row has a scale, that of integers in the weight's own type. Without zero points, the element of the
+largest magnitude becomes the lowest integer, which is its exact multiple: -8 or -128. With zero points, the range of a
+group, which is taken to have 0 in it, becomes all 16 or 256 integers.
 """
 
 from __future__ import annotations
 
+import math
 from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
 
+from einc_runtime.plan.element_types import StoredForm, find_element_type
+from einc_runtime.stored_values import choose_scales, decode_values, encode_floats
+
 Array = np.ndarray[Any, np.dtype[Any]]
+ONE = np.float32(1)
 
 
 @dataclass(frozen=True, slots=True)
 class RoundingScheme:
-    """`bits` 8 or 4; `group` elements of a row share a scale, all of them if it is 0; `zeros`: with zero points."""
+    """How a weight is stored: `group` elements of a row share a scale, all of them if it is 0; `zeros`: with zero
+    points. Groups of f8e4m3 are blocks, of as many rows as columns."""
 
-    bits: int
+    form: StoredForm
     group: int = 0
     zeros: bool = False
-    floats: bool = False
-    """Whether the 8 bits are those of a float (f8e4m3). A group is a block then, of as many rows as columns."""
+
+    @property
+    def bits(self) -> int:
+        """The bits of a value."""
+        return 8 // self.packing
+
+    @property
+    def packing(self) -> int:
+        """The values in a byte."""
+        return find_element_type(self.form.values).packing
+
+    @property
+    def has_blocks(self) -> bool:
+        """Whether scales are those of blocks."""
+        return self.form.is_float and self.group > 0 and not self.form.group
 
     @property
     def low(self) -> int:
@@ -33,8 +52,8 @@ class RoundingScheme:
 
 @dataclass(frozen=True, slots=True)
 class RoundedRows:
-    """Integers [n, k], scales [n, groups], zero points if there are any; and the sums of squares of the weight and of
-    what rounding changed."""
+    """Values [n, k], two floats of 4 bits in a byte, scales [n, groups], zero points if there are any; and the sums of
+    squares of the weight and of what rounding changed."""
 
     values: Array
     scales: Array
@@ -72,28 +91,30 @@ def round_rows(weight: Array, scheme: RoundingScheme) -> RoundedRows:
     )
 
 
-LARGEST_E4M3 = 448.0
-"""Of the floats with 4 bits of an exponent and 3 of a fraction."""
+def find_global_scale(largest: float, form: StoredForm) -> np.float32:
+    """What a tensor whose largest magnitude is known is multiplied with, so that scales of groups may be all floats of
+    their type: the largest of these then stands for the largest group."""
+    kinds = [find_element_type(name).bits for name in (form.values, form.scales) if name]
+    most = math.prod(bits.largest for bits in kinds if bits)
+    return np.float32(most / largest) if largest > 0 else np.float32(1)
 
 
-def round_floats(weight: Array, scheme: RoundingScheme) -> RoundedRows:
-    """Rounds a matrix [n, k] of floats to floats of 8 bits, whose largest magnitude in a row, or in a block, is 448;
-    scales are f32 [n, 1], or [blocks, blocks]. Raises ValueError where an element is not finite."""
-    import ml_dtypes
-
+def round_floats(weight: Array, scheme: RoundingScheme, factor: np.float32 = ONE) -> RoundedRows:
+    """Rounds a matrix [n, k] of floats to floats of 8 or 4 bits: scales are [n, groups], or [blocks, blocks], and are
+    multiplied with a `factor`. Raises ValueError where an element is not finite."""
     wide = weight.astype(np.float32)
     if not np.isfinite(wide).all():
         raise ValueError("it has elements that are not finite")
-    starts = [
-        np.arange(0, extent, scheme.group or size) for extent, size in zip(wide.shape, (1, wide.shape[1]), strict=True)
-    ]
+    form = scheme.form
+    rows, columns = (scheme.group if scheme.has_blocks else 1), scheme.group or wide.shape[1]
+    starts = [np.arange(0, extent, size) for extent, size in zip(wide.shape, (rows, columns), strict=True)]
     largest = np.maximum.reduceat(np.maximum.reduceat(np.abs(wide), starts[0], 0), starts[1], 1)
-    scales = (largest / np.float32(LARGEST_E4M3)).astype(np.float32)
-    steps = scales
+    scales = choose_scales(largest, form.values, form.scales or "f32", factor)
+    steps = scales.astype(np.float32) * factor
     for axis, begins in enumerate(starts):
         steps = np.repeat(steps, np.diff([*begins, wide.shape[axis]]), axis)
-    values = (wide / np.where(steps == 0, np.float32(1), steps)).astype(ml_dtypes.float8_e4m3fn)
-    change = wide - values.astype(np.float32) * steps
+    values = encode_floats(wide / np.where(steps == 0, ONE, steps), form.values)
+    change = wide - decode_values(values, form.values, np.float32) * steps
     square, lost = (float(np.square(part, dtype=np.float64).sum()) for part in (wide, change))
     return RoundedRows(values, scales, None, square, lost)
 

@@ -8,15 +8,14 @@ from typing import Any
 import numpy as np
 
 from einc_runtime.plan import schema
+from einc_runtime.plan.element_types import ELEMENT_TYPES, find_element_type
 
 Array = np.ndarray[Any, np.dtype[Any]]
 DType = np.dtype[Any]
 
 ITEMSIZE: dict[str, int] = dict(schema.ITEMSIZE.items())
-_NUMPY_NAMES: dict[str, str] = dict(schema.NUMPY_NAMES.items())
-_NAMES = {np.dtype(numpy_name): name for name, numpy_name in _NUMPY_NAMES.items()}
-_ML_NAMES: dict[str, str] = dict(schema.ML_NAMES.items())
-_ML_DTYPES = {ml_name: name for name, ml_name in _ML_NAMES.items()}
+_NAMES: dict[DType, str] = {np.dtype(each.numpy): name for name, each in ELEMENT_TYPES.items() if each.numpy}
+_ML_DTYPES: dict[str, str] = {each.ml: name for name, each in ELEMENT_TYPES.items() if each.ml}
 
 FLOATS: frozenset[str] = frozenset(schema.FLOATS)
 NARROW_FLOATS: frozenset[str] = frozenset(schema.NARROW_FLOATS)
@@ -27,17 +26,18 @@ INTEGERS: frozenset[str] = frozenset(schema.INTEGERS)
 @cache
 def storage_dtype(name: str) -> DType:
     """The numpy type that holds elements of `name` in memory."""
-    if name in _ML_NAMES:
+    known = find_element_type(name)
+    if known.ml:
         import ml_dtypes
 
-        dtype: DType = np.dtype(getattr(ml_dtypes, _ML_NAMES[name]))
+        dtype: DType = np.dtype(getattr(ml_dtypes, known.ml))
         return dtype
-    return np.dtype(_NUMPY_NAMES[name])
+    return np.dtype(known.numpy)
 
 
 def compute_type(name: str) -> str:
     """The type in which elements of type `name` are computed: f32 for floats of 16 and 8 bits, else the type itself."""
-    return "f32" if name in ("f16", "bf16", *NARROW_FLOATS) else name
+    return "f32" if name in ("f16", "bf16", "f8e8m0", *NARROW_FLOATS) else name
 
 
 def find_dtype_name(dtype: DType) -> str | None:

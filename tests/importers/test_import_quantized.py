@@ -103,7 +103,8 @@ BAD = {
     "words of 64 bits": ({**GPTQ, "pack_dtype": "int64"}, "words have 32 bits"),
     "version": ({**AWQ, "version": "gemv"}, "other versions have other orders"),
     "unknown": ({**AWQ, "quant_method": "gptq", "act_order": 3, "hyb_act": 1, "format": "marlin"}, "format: "),
-    "format": ({**PLAIN, "format": "nvfp4-pack-quantized"}, "format"),
+    "format": ({**PLAIN, "format": "marlin-24"}, "format"),
+    "groups of floats": ({**PLAIN, "format": "nvfp4-pack-quantized"}, "num_bits"),
     "floats of 8 bits": ({**PLAIN, "format": "float-quantized"}, 'type: "int" is not supported'),
     "other blocks": ({"quant_method": "fp8", "weight_block_size": [64, 64]}, "weight_block_size: a list"),
     "outputs": (
@@ -147,7 +148,7 @@ def test_floats_of_8_bits_stay_as_they_are_stored() -> None:
     ):
         found = imported(large | {"quantization_config": quantization})
         assert found.text.count(storage) >= 6
-        assert any("weights stay floats of 8 bits" in note for note in found.notes)
+        assert any("weights stay floats of 8 or 4 bits" in note for note in found.notes)
     heads = imported(large | {"quantization_config": rows}).text
     assert "d_model, heads_q, d_head] as f8e4m3(channels=1)" in heads
 

@@ -17,6 +17,7 @@ from einc.ops import registry
 from einc.ops.dequantize import Dequantize, QuantizedForm
 from einc.options import CompileOptions
 from einc_runtime.execution.session import Session
+from einc_runtime.plan.element_types import STORED_FORMS
 from einc_runtime.plan.proof import prove
 from tests.support.quantized_cases import FORMS, quantized
 
@@ -92,36 +93,53 @@ def test_cuts_are_between_groups() -> None:
     assert quantized(DType.F32)["product_i4"].indices[1].cuts == (32, 64)
 
 
-def decode_float(byte: int, storage: DType) -> float:
-    """By the definition of the formats (OCP 8-bit floating point specification, table 1)."""
-    exponent_bits, fraction_bits, bias = (4, 3, 7) if storage is DType.F8E4M3 else (5, 2, 15)
-    sign = -1.0 if byte & 128 else 1.0
-    exponent, fraction = (byte & 127) >> fraction_bits, byte & ((1 << fraction_bits) - 1)
-    if exponent == (1 << exponent_bits) - 1 and (storage is DType.F8E5M2 or fraction == 7):
+def decode_float(bits: int, exponent_bits: int, fraction_bits: int, bias: int) -> float:
+    """By the definition of the formats (OCP 8-bit floating point and Microscaling Formats specifications)."""
+    size = exponent_bits + fraction_bits
+    sign = -1.0 if bits >> size & 1 else 1.0
+    exponent, fraction = (bits & (1 << size) - 1) >> fraction_bits, bits & ((1 << fraction_bits) - 1)
+    if size == 7 and exponent == (1 << exponent_bits) - 1 and (exponent_bits == 5 or fraction == 7):
         return sign * np.inf if fraction == 0 else np.nan
     part = fraction / (1 << fraction_bits)
     return sign * (part * 2.0 ** (1 - bias) if exponent == 0 else (1 + part) * 2.0 ** (exponent - bias))
 
 
+DECODED = {"f8e4m3": (4, 3, 7), "f8e5m2": (5, 2, 15), "f4x2": (2, 1, 1)}
+
+
+def decode_scale(bits: int, kind: str) -> float:
+    return decode_float(int(bits), 4, 3, 7) if kind == "f8e4m3" else np.nan if bits == 255 else 2.0 ** (int(bits) - 127)
+
+
 @pytest.mark.parametrize("name", FORMS)
 def test_the_meaning_of_a_weight_element_by_element(name: str) -> None:
     form, rng = FORMS[name], np.random.default_rng(3)
-    operands = form.operands(TensorDesc(("n", "k"), (3, 64), DType.F32))
-    values = rng.integers(0, 256, operands[0].shape, np.uint8).view(operands[0].dtype.numpy())
-    scales = rng.standard_normal(operands[1].shape).astype("f4")
-    zeros = [rng.integers(-128, 128, desc.shape).astype("i1") for desc in operands[2:]]
-    dtype = DType.F32 if form.storage.is_narrow_float else None
-    (found,) = Dequantize(operands, form.group, dtype=dtype).reference(values, scales, *zeros)
+    values_desc, scales_desc, *more = form.operands(TensorDesc(("n", "k"), (3, 64), DType.F32))
+    stored = rng.integers(0, 256, values_desc.shape, np.uint8)
+    scales = rng.standard_normal(scales_desc.shape).astype("f4")
+    if form.stored.group:
+        bits = rng.integers(100, 150, scales_desc.shape, np.uint8)
+        scales = bits.view(scales_desc.dtype.numpy())
+        each = np.vectorize(decode_scale)(bits, form.stored.scales).astype("f4")
+    else:
+        each = scales
+    zeros = [rng.integers(-128, 128, desc.shape).astype("i1") for desc in more if desc.dtype is DType.I8]
+    factor = [np.float32(0.3)] if form.stored.has_factor else []
+    operands = (values_desc, scales_desc, *more)
+    dtype = DType.F32 if form.stored.is_float else None
+    arrays = (stored.view(values_desc.dtype.numpy()), scales, *zeros, *map(np.asarray, factor))
+    (found,) = Dequantize(operands, form.group, dtype=dtype).reference(*arrays)
     for n in range(3):
         for k in range(64):
             at = (n, k // form.group) if form.group else (n,) * scales.ndim
-            if form.storage.is_narrow_float:
-                value = decode_float(int(values.view(np.uint8)[n, k]), form.storage)
-                np.testing.assert_equal(found[n, k], np.float32(value) * scales[at])
-                continue
-            number = int(values[n, k // form.packing])
+            number = int(stored[n, k // form.packing])
             if form.packing == 2:
-                number = (number // 16 if k % 2 else number % 16) - 8
+                number = number // 16 if k % 2 else number % 16
+            if form.stored.is_float:
+                value = decode_float(number, *DECODED[form.stored.values])
+                np.testing.assert_equal(found[n, k], np.float32(value) * (each[at] * (factor or [np.float32(1)])[0]))
+                continue
+            number = number - 8 if form.packing == 2 else int(np.uint8(number).view("i1"))
             zero = int(zeros[0][at]) if zeros else 0
             assert found[n, k] == np.float32(number - zero) * scales[at]
 
@@ -178,7 +196,7 @@ def test_rounded_products_are_restored_from_their_attributes() -> None:
         registry.restore(operator.family, (tensor, values, scales), operator.attributes)
     with pytest.raises(OperatorError, match="where rows are"):
         registry.restore(operator.family, (tensor, tensor, values, scales), operator.attributes)
-    pairs = QuantizedForm(DType.I4X2).operands(TensorDesc(("n", "k"), (7, 96), DType.F32))
+    pairs = QuantizedForm(STORED_FORMS["i4"]).operands(TensorDesc(("n", "k"), (7, 96), DType.F32))
     with pytest.raises(OperatorError, match="rounded_product: of i4x2"):
         registry.restore(operator.family, (tensor, largest, *pairs), operator.attributes)
 
@@ -249,4 +267,4 @@ def test_a_weight_of_integers_is_not_quantized() -> None:
     with pytest.raises(ModelError, match="there is no element type 'i8'"):
         graph_of("weight bad : i8[n, k]\noutput z = x + 1.0\n")
     with pytest.raises(OperatorError, match="bytes"):
-        QuantizedForm(DType.I4X2).operands(TensorDesc(("n", "k"), (3, 5), DType.F32))
+        QuantizedForm(STORED_FORMS["i4"]).operands(TensorDesc(("n", "k"), (3, 5), DType.F32))

@@ -15,6 +15,7 @@ from einc.cli.main import main
 from einc.quantizing.rounding import Array, RoundingScheme, pack_words, round_rows
 from einc_runtime.cli.files import read_plan
 from einc_runtime.execution.session import Session
+from einc_runtime.plan.element_types import STORED_FORMS
 
 DEPTH, HEADS, WIDTH, WORDS = 96, 3, 64, 41
 CONFIG: dict[str, Any] = {
@@ -23,7 +24,8 @@ CONFIG: dict[str, Any] = {
     "head_dim": 32, "max_position_embeddings": 64, "rms_norm_eps": 1e-5, "rope_theta": 10000.0, "hidden_act": "silu",
     "torch_dtype": "float32", "attention_bias": False, "mlp_bias": False, "tie_word_embeddings": False,
 }  # fmt: skip
-SCHEMES = [RoundingScheme(8), RoundingScheme(8, 32, True), RoundingScheme(4, 32), RoundingScheme(4, 96, True)]
+I8, I4 = STORED_FORMS["i8"], STORED_FORMS["i4"]
+SCHEMES = [RoundingScheme(I8), RoundingScheme(I8, 32, True), RoundingScheme(I4, 32), RoundingScheme(I4, 96, True)]
 
 
 @pytest.fixture
@@ -58,7 +60,7 @@ def load_file(path: Path) -> dict[str, Array]:
     data = path.read_bytes()
     start = 8 + int.from_bytes(data[:8], "little")
     header = json.loads(data[8:start])
-    kinds = {"F32": "<f4", "I8": "i1", "I32": "<i4", "F8_E4M3": ml_dtypes.float8_e4m3fn}
+    kinds = {"F32": "<f4", "I8": "i1", "I32": "<i4", "U8": "u1", "F8_E4M3": ml_dtypes.float8_e4m3fn}
     return {
         name: np.frombuffer(data[start:], np.uint8)[slice(*row["data_offsets"])]
         .view(kinds[row["dtype"]])
@@ -81,13 +83,26 @@ def widened(folder: Path) -> dict[str, Array]:
     found = {}
     for name, array in stored.items():
         base = name.removesuffix("_packed")
+        if array.dtype == np.uint8 and name != base:
+            halves = np.stack([array & 15, array >> 4], -1).reshape(len(array), -1).view(ml_dtypes.float4_e2m1fn)
+            scales = stored[f"{base}_scale"]
+            if scales.dtype == np.uint8:
+                each = scales.view(ml_dtypes.float8_e8m0fnu).astype("f4")
+            else:
+                each = scales.astype("f4") / stored[f"{base}_global_scale"]
+            found[base] = halves.astype("f4") * np.repeat(each, halves.shape[1] // each.shape[1], 1)
+            continue
+        if name.endswith(("_scale", "_scale_inv")):
+            continue
         if array.dtype == ml_dtypes.float8_e4m3fn:
             blocks = stored.get(f"{name}_scale_inv")
             each = stored[f"{name}_scale"] if blocks is None else np.repeat(np.repeat(blocks, 128, 0), 128, 1)
+            if each.dtype == np.uint8:
+                each = np.repeat(each.view(ml_dtypes.float8_e8m0fnu).astype("f4"), 32, 1)
             found[name] = array.astype("f4") * each[: len(array), : array.shape[1]]
             continue
         if f"{base}_scale" not in stored:
-            if not name.endswith(("_scale", "_scale_inv", "_zero_point")):
+            if not name.endswith("_zero_point"):
                 found[name] = array
             continue
         numbers, scales = unpack(array) if array.dtype == np.int32 else array.astype("i8"), stored[f"{base}_scale"]
@@ -122,7 +137,7 @@ def test_every_element_becomes_the_nearest_integer(scheme: RoundingScheme, kind:
 
 def test_the_largest_element_is_exact_without_zero_points() -> None:
     weight = np.array([[0.5, -0.25, 0.125, -4.0] * 8], "f4")
-    found = round_rows(weight, RoundingScheme(4))
+    found = round_rows(weight, RoundingScheme(I4))
     assert (found.values.min(), found.values.max(), float(found.scales[0, 0])) == (-8, 1, 0.5)
     assert pack_words(np.array([[-8, 7, 0, 0, 0, 0, 0, -8, 1]]), 4).view("u4").tolist() == [[0x088888F0, 9]]
 
@@ -136,6 +151,9 @@ SLOW = [pytest.param(options, marks=pytest.mark.slow) for options in ("--bits 8"
         "--bits 4 --group 32 --zeros",
         "--bits f8",
         "--bits f8 --group 128",
+        "--bits nvfp4",
+        pytest.param("--bits mxfp4", marks=pytest.mark.slow),
+        pytest.param("--bits mxfp8", marks=pytest.mark.slow),
         *SLOW,
         pytest.param("", marks=pytest.mark.slow),
     ],
@@ -158,7 +176,8 @@ def test_a_folder_runs_as_the_weights_it_stands_for(
     for source, text in ((made, made), (weights, folder)):
         model, plan = tmp_path / "m.ein", tmp_path / "m.bin"
         assert main(["import", "hf", str(text), "-o", str(model), "--tokens", "5", "--logits", "all"]) == 0
-        kept = "] as f8e4m3 " if "f8" in options else "] as i"
+        bits = options.removeprefix("--bits ")
+        kept = f"] as {bits} " if "fp" in bits else "] as f8e4m3 " if "f8" in options else "] as i"
         assert (kept in model.read_text()) == (source is made and options != "--bits f8 --group 128")  # 96 are no block
         assert main(["compile", str(model), "-o", str(plan), "-m", "host", "--devices", "1"]) == 0
         with Session(read_plan(str(plan))) as session:

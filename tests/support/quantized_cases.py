@@ -8,24 +8,28 @@ from einc.ops.dequantize import Dequantize, QuantizedForm
 from einc.ops.equation import build_equation
 from einc.ops.quantized_product import QuantizedProduct
 from einc.ops.rounded_product import make_rounded_product
+from einc_runtime.plan.element_types import STORED_FORMS
 from einc_runtime.plan.scalar_programs import ScalarProgram
 
 FORMS = {
-    "i8": QuantizedForm(DType.I8),
-    "i8_zeros": QuantizedForm(DType.I8, zeros=True),
-    "i8_groups": QuantizedForm(DType.I8, 32),
-    "i4": QuantizedForm(DType.I4X2),
-    "i4_groups": QuantizedForm(DType.I4X2, 32),
-    "i4_groups_zeros": QuantizedForm(DType.I4X2, 32, zeros=True),
-    "f8": QuantizedForm(DType.F8E4M3),
-    "f8_groups": QuantizedForm(DType.F8E4M3, 32),
-    "f8_tensor": QuantizedForm(DType.F8E5M2, channels=0),
+    "i8": QuantizedForm(STORED_FORMS["i8"]),
+    "i8_zeros": QuantizedForm(STORED_FORMS["i8"], zeros=True),
+    "i8_groups": QuantizedForm(STORED_FORMS["i8"], 32),
+    "i4": QuantizedForm(STORED_FORMS["i4"]),
+    "i4_groups": QuantizedForm(STORED_FORMS["i4"], 32),
+    "i4_groups_zeros": QuantizedForm(STORED_FORMS["i4"], 32, zeros=True),
+    "f8": QuantizedForm(STORED_FORMS["f8e4m3"]),
+    "f8_groups": QuantizedForm(STORED_FORMS["f8e4m3"], 32),
+    "mxfp8": QuantizedForm(STORED_FORMS["mxfp8"], 32),
+    "mxfp4": QuantizedForm(STORED_FORMS["mxfp4"], 32),
+    "nvfp4": QuantizedForm(STORED_FORMS["nvfp4"], 16),
+    "f8_tensor": QuantizedForm(STORED_FORMS["f8e5m2"], channels=0),
 }
 
 
 def widen(form: QuantizedForm, weight: TensorDesc) -> Dequantize:
     """What makes a weight of what is stored of it."""
-    dtype = weight.dtype if form.storage.is_narrow_float else None
+    dtype = weight.dtype if form.stored.is_float else None
     return Dequantize(form.operands(weight), form.group, dtype=dtype)
 
 
@@ -53,7 +57,7 @@ def make_rounded(
     windows: tuple[TensorType, ...] = (),
 ) -> Operator:
     """The product of integers in place of that of floats."""
-    form = QuantizedForm(DType.I8, channels=channels)
+    form = QuantizedForm(STORED_FORMS["i8"], channels=channels)
     plain = make_product(form, weight, tensor, indices, windows=windows)
     assert isinstance(plain, QuantizedProduct)
     rounded = make_rounded_product(plain)
@@ -66,7 +70,7 @@ def quantized(dtype: DType) -> dict[str, Operator]:
     operators: dict[str, Operator] = {}
     weight, tensor = TensorDesc(("n", "k"), (7, 96), dtype), TensorDesc(("t", "k"), (5, 96), dtype)
     for name, form in FORMS.items():
-        if form.storage.is_narrow_float and dtype is DType.F64:
+        if form.stored.is_float and dtype is DType.F64:
             continue  # computed in f32 alone
         operators[f"dequantize_{name}"] = widen(form, weight)
         operators[f"product_{name}"] = make_product(form, weight, tensor, "t k, n k -> t n")
@@ -76,12 +80,14 @@ def quantized(dtype: DType) -> dict[str, Operator]:
         groups, heads, TensorDesc(("h", "t", "d"), (3, 4, 64), dtype), "h t d, j h d -> t j"
     )
     operators["product_channels"] = make_product(
-        QuantizedForm(DType.I8, channels=1),
+        QuantizedForm(STORED_FORMS["i8"], channels=1),
         heads,
         TensorDesc(("h", "t", "d"), (3, 4, 64), dtype),
         "h t d, j h d -> j t",
     )
-    operators["dequantize_channels"] = Dequantize(QuantizedForm(DType.I4X2, zeros=True, channels=1).operands(heads), 0)
+    operators["dequantize_channels"] = Dequantize(
+        QuantizedForm(STORED_FORMS["i4"], zeros=True, channels=1).operands(heads), 0
+    )
     experts = TensorDesc(("e", "f", "k"), (3, 5, 64), dtype)
     operators["product_batch"] = make_product(
         zeros, experts, TensorDesc(("t", "e", "k"), (4, 3, 64), dtype), "t e k, e f k -> e t f"

@@ -14,16 +14,16 @@ from types import SimpleNamespace
 import ml_dtypes
 import numpy as np
 
-from einc_runtime.dtypes import NARROW_FLOATS, find_dtype_name, storage_dtype
+from einc_runtime.dtypes import find_dtype_name, storage_dtype
 from einc_runtime.kernels.gpu import GpuArray
 from einc_runtime.kernels.triton.gemm import Gemm
-from einc_runtime.kernels.triton.launches import SCRATCH, StatusPointer, Table, relocate_step
+from einc_runtime.kernels.triton.launches import SCRATCH, SIGNATURE_TYPES, StatusPointer, Table, relocate_step
 from einc_runtime.kernels.triton.source import TRITON_IMPORTS
 from tests.support.emulated_gemm import multiply
 from tests.support.function_oracles import LIBRARY
 from tests.support.tensor_cores import multiply_tiles
 
-_POINTEES = {"i8": np.int8, "i16": np.int16, "bool": np.int8, **dict.fromkeys(NARROW_FLOATS, np.int8)}
+_POINTEES = {"i16": np.int16, **{name: np.int8 for name, kind in SIGNATURE_TYPES.items() if kind == "i8"}}
 
 GAP = 4096
 """Bytes between operands that nobody may touch."""

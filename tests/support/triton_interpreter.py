@@ -9,10 +9,10 @@ from functools import partial
 import ml_dtypes
 import numpy as np
 
-from einc_runtime.dtypes import NARROW_FLOATS, find_dtype_name
+from einc_runtime.dtypes import find_dtype_name
 from einc_runtime.kernels.gpu import GpuArray
 from einc_runtime.kernels.triton.gemm import Gemm
-from einc_runtime.kernels.triton.launches import SCRATCH, StatusPointer, Table
+from einc_runtime.kernels.triton.launches import SCRATCH, SIGNATURE_TYPES, StatusPointer, Table
 from tests.support.emulated_gemm import multiply
 from tests.support.function_oracles import LIBRARY
 from tests.support.tensor_cores import multiply_tiles
@@ -111,13 +111,19 @@ def _as_mask(mask):
     return mask if mask.data.dtype == np.bool_ else TensorHandle(mask.data.astype(np.bool_), int1)
 
 
-def run(calls, scratch=0, status=None):
-    """Runs all launches in order, with a workspace of `scratch` bytes that is full of garbage, and guards behind it."""
+def list_types():
+    """Triton's types of what pointers of the plan's types point to."""
     import triton.language as tl
 
-    kinds = {"f16": tl.float16, "bf16": tl.bfloat16, "f32": tl.float32, "f64": tl.float64, "i32": tl.int32,
-             "i64": tl.int64, "bool": tl.int8, "i8": tl.int8, "i16": tl.int16,
-             **dict.fromkeys(NARROW_FLOATS, tl.int8)}  # fmt: skip
+    known = {"fp16": tl.float16, "bf16": tl.bfloat16, "fp32": tl.float32, "fp64": tl.float64, "i32": tl.int32,
+             "i64": tl.int64, "i16": tl.int16, "i8": tl.int8}  # fmt: skip
+    return {name: known[kind] for name, kind in SIGNATURE_TYPES.items()}
+
+
+def run(calls, scratch=0, status=None):
+    """Runs all launches in order, with a workspace of `scratch` bytes that is full of garbage, and guards behind it."""
+
+    kinds = list_types()
     repair()
     memory = np.full(scratch + 256, 0xFF, np.uint8)
     word = np.zeros(1, np.int32) if status is None else status

@@ -7,7 +7,6 @@ import os
 os.environ["TRITON_INTERPRET"] = "1"  # before triton is imported
 
 import numpy as np
-import triton.language as tl
 
 from einc_runtime.execution.cuda.executor import CudaExecutor
 from einc_runtime.execution.session import Session
@@ -18,11 +17,9 @@ from einc_runtime.kernels.triton.kernels import TritonKernels
 from einc_runtime.kernels.triton.launches import SCRATCH, StatusPointer, Table
 from tests.support.cuda_fake import FakeDriver, Misuse
 from tests.support.emulated_gemm import multiply
-from tests.support.triton_interpreter import Pointer, load, repair
+from tests.support.triton_interpreter import Pointer, list_types, load, repair
 
-KINDS = {"f16": tl.float16, "bf16": tl.bfloat16, "f32": tl.float32, "f64": tl.float64, "i32": tl.int32,
-         "i64": tl.int64, "bool": tl.int8, "i8": tl.int8, "i16": tl.int16, "f8e4m3": tl.int8,
-         "f8e5m2": tl.int8}  # fmt: skip
+KINDS = list_types()
 
 
 class InterpretedKernels(TritonKernels):

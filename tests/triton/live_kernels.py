@@ -9,9 +9,11 @@ import pytest
 from einc.frontend import build
 from einc.graph.fuse import fuse
 from einc_runtime.custom import load_custom_operator
+from einc_runtime.dtypes import storage_dtype
 from einc_runtime.kernels import registry
 from einc_runtime.kernels.base import Invocation, JointInvocation
 from einc_runtime.kernels.triton import builders
+from einc_runtime.plan.element_types import ELEMENT_TYPES, STORED_FORMS
 from tests.support.aggregate_cases import CASES as AGGREGATE_CASES
 from tests.support.custom_packages import install_spectra, make_site
 from tests.support.kernel_runs import concatenation, lookup
@@ -43,6 +45,27 @@ CHAIN = "t0 = mul x0 x1; t1 = silu t0; t2 = add t1 1.5; t3 = gelu t2; t4 = tanh 
 def test_a_chain_with_broadcast_and_transpose(dtype):
     x, w = normal(13, 37, dtype=dtype), normal(37, dtype=F64 if dtype == F64 else F32)
     check("map", {"program": CHAIN, "indices": "i j, j -> j i"}, [x, w], [np.empty((37, 13), dtype)], tolerance=None)
+
+
+@pytest.mark.parametrize("dtype", [F16, BF16, F32], ids=str)
+@pytest.mark.parametrize("stored", ["mxfp8", "mxfp4", "nvfp4"])
+def test_floats_with_scales_of_few_bits(dtype, stored):
+    form, rng = STORED_FORMS[stored], np.random.default_rng(5)
+    width = 256 // ELEMENT_TYPES[form.values].packing
+    values = (
+        normal(45, 256).astype(storage_dtype("f8e4m3"))
+        if form.values == "f8e4m3"
+        else (rng.integers(0, 256, (45, width), np.uint8).view("V1"))
+    )
+    kind = storage_dtype(form.scales)
+    scales = np.abs(normal(45, 256 // form.group)).astype(kind)
+    weight = [values, scales, *[np.float32(0.2)] * form.has_factor]
+    check("dequantize", {"group": form.group}, weight, [np.empty((45, 256), dtype)])
+    tolerance = {F16: 4e-3, BF16: 2e-2, F32: 1e-5}[np.dtype(dtype)]
+    for rows in (5, 19):
+        x, y = normal(rows, 256, dtype=dtype), np.empty((rows, 45), dtype)
+        given = {"group": form.group, "equation": "t k, n k -> t n"}
+        check("quantized_contract", given, [x, *weight], [y], tolerance=tolerance, steps=(1,))
 
 
 @pytest.mark.parametrize("dtype", FLOATS, ids=str)

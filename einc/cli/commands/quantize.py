@@ -11,7 +11,11 @@ from einc_runtime.cli import files, output
 from einc_runtime.cli.base import EincCommand, examples, json_option
 from einc_runtime.cli.progress import show_phases
 from einc_runtime.errors import WriteFault
+from einc_runtime.plan.element_types import STORED_FORMS
 from einc_runtime.text import format_memory
+
+FORMS = {"8": "i8", "4": "i4", "f8": "f8e4m3", "mxfp8": "mxfp8", "mxfp4": "mxfp4", "nvfp4": "nvfp4"}
+"""What `--bits` says, and the form of the language that it is."""
 
 
 @click.command(
@@ -30,9 +34,9 @@ from einc_runtime.text import format_memory
 @click.option("-o", "--output", "target", metavar="DIR2", required=True, help="The folder to write; it is new.")
 @click.option(
     "--bits",
-    type=click.Choice(["8", "4", "f8"]),
+    type=click.Choice(list(FORMS)),
     default="8",
-    help="Bits of a weight; f8 for floats of 8 bits (e4m3).  [default: 8]",
+    help="Bits of a weight; f8 for floats of 8 bits (e4m3), or a form with groups and scales of its own.  [default: 8]",
 )
 @click.option(
     "--group",
@@ -63,13 +67,16 @@ def quantize_command(
     files.require_present(folder, or_folder=True)
     if not os.path.isdir(folder):
         raise UsageError("expected a folder with safetensors files", where=folder)
-    size = (32 if bits == "4" else 0) if group is None else group
-    if size % 32:
+    form = STORED_FORMS[FORMS[bits]]
+    size = (form.group or (32 if bits == "4" else 0)) if group is None else group
+    if form.group and (zeros or size != form.group):
+        raise UsageError(f"{bits} has groups of {form.group}, and no --zeros")
+    if not form.group and size % 32:
         raise UsageError(f"--group is {size}, and groups are multiples of 32")
     if bits == "f8" and (zeros or size not in (0, 128)):
         raise UsageError("floats of 8 bits have no --zeros, and scales of rows or, with --group 128, of blocks")
-    scheme = RoundingScheme(8, size, floats=True) if bits == "f8" else RoundingScheme(int(bits), size, zeros)
-    if round_inputs and scheme != RoundingScheme(8):
+    scheme = RoundingScheme(form, size, zeros)
+    if round_inputs and scheme != RoundingScheme(STORED_FORMS["i8"]):
         raise UsageError("--round-inputs is for weights of 8 bits with a scale for each row, without zero points")
     try:
         with show_phases() as phase:

@@ -14,6 +14,7 @@ from typing import Literal
 
 import msgspec
 
+from einc_runtime.plan.element_types import ELEMENT_TYPES, DTypeName, Kind
 from einc_runtime.plan.work import Work
 
 HOST = "host"
@@ -22,7 +23,6 @@ HOST = "host"
 SCHEMA_VERSION = 14
 """It increases by one with every change that an older runtime could misread."""
 
-DTypeName = Literal["f16", "bf16", "f32", "f64", "i32", "i64", "bool", "i8", "i4x2", "f8e4m3", "f8e5m2"]
 AggregationName = Literal["sum", "max", "min", "prod", "logsumexp", "topk", "defined", "defined_exact"]
 BufferRole = Literal["input", "weight", "state", "result", "scratch"]
 InputPlacement = Literal["replicated", "once"]
@@ -30,38 +30,27 @@ LOADED_ROLES: tuple[BufferRole, ...] = ("input", "weight")
 Scalar = bool | int | float | str
 Attribute = Scalar | list[Scalar]
 
-ITEMSIZE: dict[DTypeName, int] = {
-    "f16": 2, "bf16": 2, "f32": 4, "f64": 8, "i32": 4, "i64": 8, "bool": 1, "i8": 1, "i4x2": 1,
-    "f8e4m3": 1, "f8e5m2": 1,
-}  # fmt: skip
-"""Width of one element in bytes.
+ITEMSIZE: dict[DTypeName, int] = {name: each.width for name, each in ELEMENT_TYPES.items()}
+"""Width of one element in bytes."""
 
-Quantized values are `i8`, or pairs of 4-bit integers (`i4x2`): of two neighbours, the first is in the low half of the
-byte, and each is stored plus 8. Or they are floats of 8 bits: `f8e4m3` with 4 bits of an exponent, 3 of a fraction and
-no infinities (what ml_dtypes calls float8_e4m3fn), `f8e5m2` with 5 and 2. Nothing is computed in these types: the
-families that take them widen them, and round what they write in them (`NARROW_LARGEST`).
-"""
 
-FLOATS: tuple[DTypeName, ...] = ("f16", "bf16", "f32", "f64")
-INTEGERS: tuple[DTypeName, ...] = ("i32", "i64")
-QUANTIZED: tuple[DTypeName, ...] = ("i8", "i4x2", "f8e4m3", "f8e5m2")
-NARROW_FLOATS: tuple[DTypeName, ...] = ("f8e4m3", "f8e5m2")
+def _list_types(*kinds: Kind) -> tuple[DTypeName, ...]:
+    return tuple(name for name, each in ELEMENT_TYPES.items() if each.kind in kinds)
 
-NARROW_LARGEST: dict[DTypeName, float] = {"f8e4m3": 448.0, "f8e5m2": 57344.0}
+
+FLOATS, INTEGERS, NARROW_FLOATS = _list_types("float"), _list_types("integer"), _list_types("narrow")
+QUANTIZED = _list_types("stored", "narrow")
+"""Types of the parts of quantized weights. Nothing is computed in them: the families that take them widen them, and
+round what they write in them (`NARROW_LARGEST`)."""
+
+NARROW_LARGEST: dict[DTypeName, float] = {
+    name: each.bits.largest for name, each in ELEMENT_TYPES.items() if each.kind == "narrow" and each.bits
+}
 """The largest floats of 8 bits. A value becomes one by rounding to f32, if it is wider, then to the nearest float of 8
 bits, to even where two are as near. What is larger becomes the largest, with its sign, and NaN stays NaN."""
 
 NARROW_BLOCK = 128
 """Rows and columns of a block of DeepSeek's layout of floats of 8 bits, which has one scale."""
-
-NUMPY_NAMES: dict[DTypeName, str] = {
-    "f16": "float16", "f32": "float32", "f64": "float64", "i32": "int32", "i64": "int64", "bool": "bool",
-    "i8": "int8", "i4x2": "uint8",
-}  # fmt: skip
-"""What numpy calls the types that it has itself."""
-
-ML_NAMES: dict[DTypeName, str] = {"bf16": "bfloat16", "f8e4m3": "float8_e4m3fn", "f8e5m2": "float8_e5m2"}
-"""What ml_dtypes calls the others."""
 
 MAX_RANK = 32
 """The most dimensions of a tensor: as many as an array has in every version of numpy."""

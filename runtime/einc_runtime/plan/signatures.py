@@ -61,8 +61,10 @@ _CUBE = KernelOperand(FLOATS, 3)
 _KEYS = KernelOperand((*FLOATS, *NARROW_FLOATS), 3)
 _PLACES = KernelOperand(INTEGERS, 1)
 _INDICES = KernelOperand(("i64",))
-_SCALES = (KernelOperand(QUANTIZED), KernelOperand(FLOATS))
-_ZEROS = _INT8_OPERAND = KernelOperand(("i8",))
+_SCALES = (KernelOperand(QUANTIZED), KernelOperand((*FLOATS, "f8e4m3", "f8e8m0")))
+_INT8_OPERAND = KernelOperand(("i8",))
+_BESIDE_SCALES = KernelOperand(("i8", "f32"))
+"""Zero points, or the factor of a tensor."""
 ROPE_SCALINGS: dict[str, tuple[str, ...]] = {
     "none": (),
     "linear": ("factor",),
@@ -104,9 +106,14 @@ SIGNATURES: dict[str, KernelSignature] = {
         more_outputs=True,
         order="any",
     ),
-    "dequantize": KernelSignature(_SCALES, (_ROWS,), {"group": int}, more=(_ZEROS,), order="nothing"),
+    "dequantize": KernelSignature(_SCALES, (_ROWS,), {"group": int}, more=(_BESIDE_SCALES,), order="nothing"),
     "quantized_contract": KernelSignature(
-        (_ROWS, *_SCALES), (_ROWS,), {"equation": str, "group": int}, {"scale": float}, more=(_ZEROS,), order="stated"
+        (_ROWS, *_SCALES),
+        (_ROWS,),
+        {"equation": str, "group": int},
+        {"scale": float},
+        more=(_BESIDE_SCALES,),
+        order="stated",
     ),
     "rounded_contract": KernelSignature(
         (_ROWS, _ROWS, _INT8_OPERAND, _ROWS), (_ROWS,), {"equation": str}, {"scale": float}, order="nothing"

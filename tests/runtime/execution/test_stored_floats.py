@@ -13,10 +13,10 @@ import pytest
 
 from einc_runtime.errors import ArrayFault
 from einc_runtime.execution.data.safetensors import list_stored_names
-from einc_runtime.execution.data.stored_floats import F4_VALUES
 from einc_runtime.execution.data.weights import read_weights
 from einc_runtime.plan.schema import Tensor
 
+E2M1 = (0.0, 0.5, 1.0, 1.5, 2.0, 3.0, 4.0, 6.0, -0.0, -0.5, -1.0, -1.5, -2.0, -3.0, -4.0, -6.0)
 SOURCE = np.random.default_rng(7)
 
 
@@ -99,7 +99,7 @@ def test_pairs_of_4_bits_have_exponents(tmp_path: Path) -> None:
     found = read_weights([weight((2, 96, 5), stored="e.up")], tmp_path)["w"]
     for expert, column, row in ((0, 0, 0), (1, 95, 4), (1, 33, 2), (0, 64, 3), (1, 31, 1)):
         byte = blocks[expert, row, column // 32, column % 32 // 2]
-        value = F4_VALUES[byte >> 4 if column % 2 else byte & 15]
+        value = E2M1[byte >> 4 if column % 2 else byte & 15]
         assert found[expert, column, row] == value * 2.0 ** (int(exponents[expert, row, column // 32]) - 127)
     write_tensors(tmp_path / "model.safetensors", tensors | {"e.up_scales": ("U8", exponents[:, :, :2].copy())})
     with pytest.raises(ArrayFault, match="should be"):

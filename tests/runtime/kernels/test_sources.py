@@ -26,6 +26,7 @@ from tests.support.triton_in_numpy import Arena, Misuse, lines_of, run
 GOLDEN = Path(__file__).with_name("golden_kernels.txt")
 SHOWN = ("map that transposes", "reduce in shares", "attention in decoding")
 BF16 = np.dtype(ml_dtypes.bfloat16)
+E8M0 = np.dtype(ml_dtypes.float8_e8m0fnu)
 TOLERANCE = {"float16": 2e-3, "bfloat16": 1.6e-2, "float32": 4e-6, "float64": 1e-12}
 RNG = np.random.default_rng(11)
 
@@ -40,6 +41,14 @@ def zeros(*shape, dtype="f4"):
 
 def bytes_of(*shape):
     return RNG.integers(0, 256, shape, np.uint8)
+
+
+def powers(*shape):
+    return RNG.integers(118, 128, shape, np.uint8).view(E8M0)
+
+
+def scales_of(*shape):
+    return RNG.normal(0.5, 0.2, shape).astype(ml_dtypes.float8_e4m3fn)
 
 
 def attention(q_lens, k_lens, **changes):
@@ -113,6 +122,18 @@ CASES = {
     "product with floats of 8 bits": ("quantized_contract", {"equation": "t k, n k -> t n", "group": 32},
                                       [normal(5, 96, dtype="f2"), normal(41, 96).astype(ml_dtypes.float8_e4m3fn),
                                        normal(41, 3)], [zeros(5, 41, dtype="f2")]),
+    "dequantize every pair of floats and power of two": (
+        "dequantize", {"group": 32},
+        [bytes_of(16, 256).view("V1"), np.arange(256, dtype="u1").view(E8M0).reshape(16, 16)], [zeros(16, 512)]),
+    "product with mxfp4": ("quantized_contract", {"equation": "t k, n k -> t n", "group": 32},
+                           [normal(5, 96, dtype=BF16), bytes_of(41, 48).view("V1"), powers(41, 3)],
+                           [zeros(5, 41, dtype=BF16)]),
+    "product with nvfp4": ("quantized_contract", {"equation": "t k, n k -> t n", "group": 16},
+                           [normal(5, 96, dtype="f2"), bytes_of(41, 48).view("V1"), scales_of(41, 6), np.float32(0.1)],
+                           [zeros(5, 41, dtype="f2")]),
+    "product of many rows with nvfp4": (
+        "quantized_contract", {"equation": "t k, n k -> n t", "group": 16},
+        [normal(19, 32), bytes_of(7, 16).view("V1"), scales_of(7, 2), np.float32(-0.3)], [zeros(7, 19)]),
     "rounded": rounded("t k, n k -> t n", (5, 70), (5,), (41, 70), (41,), (5, 41)),
     "rounded heads": rounded("h t d, j h d -> j t", (2, 19, 35), (19,), (37, 2, 35), (37,), (37, 19), "f2"),
     "rounded batch": rounded("t e k, e f k -> e t f", (70, 3, 33), (70, 3), (3, 68, 33), (3, 68), (3, 70, 68)),

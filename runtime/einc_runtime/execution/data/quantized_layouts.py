@@ -4,28 +4,30 @@ In a plan, values are i8, or pairs of 4 bits in bytes (each plus 8, the first in
 i8. Files have 32-bit words of 8 or 4 values, the first in the lowest bits:
 
 - `plain` (compressed-tensors): rows as in a plan. Values of 8 bits are i8 as they are, or are in words, each plus 128.
-  Zero points are i8, or are in words along the rows, each plus 8 or 128.
+  Zero points are i8, or are in words along the rows, each plus 8 or 128. Floats of 4 bits and powers of two are bytes.
 - `gptq`: [k / 8, n] words along k, scales [groups, n], zero points [groups, n / 8], each less 1; `gptq_v2`: not less 1.
   Groups must be neighbours: a `g_idx` that says otherwise is refused.
 - `blocks`: floats of 8 bits in rows as in a plan, with a scale for each block of 128 rows and 128 columns. In a plan
   every row has the scales of its blocks, so that rows may be cut anywhere.
+- `inverse`: a number that tensors were multiplied with, of which a plan has the inverse as a factor.
 - `awq`: [k, n / 8] words along n, in the order 0, 2, 4, 6, 1, 3, 5, 7 from the lowest bits, 4 bits alone.
 """
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable
 
 import numpy as np
 
-from einc_runtime.dtypes import Array
+from einc_runtime.dtypes import Array, storage_dtype
 from einc_runtime.errors import ArrayFault
 from einc_runtime.execution.data.stored_arrays import StoredArray, StoredArrays
 from einc_runtime.plan.schema import NARROW_BLOCK, NARROW_FLOATS, QUANTIZED, Tensor
 
 AWQ_ORDER = (0, 2, 4, 6, 1, 3, 5, 7)
 """The columns of eight that a word has, from its lowest bits."""
-LAYOUTS = ("gptq", "gptq_v2", "awq", "blocks")
+LAYOUTS = ("gptq", "gptq_v2", "awq", "blocks", "inverse")
 PACKED = "_packed"
 
 
@@ -37,6 +39,8 @@ def split_layout(name: str) -> tuple[str, str]:
 
 def view_layout(files: StoredArrays, layout: str, tensor: Tensor) -> StoredArrays:
     """The arrays as a plan has them; those that are not converted are as they were."""
+    if layout == "inverse":
+        return StoredArrays(files.names, lambda name: _invert(files.find(name)))
     if layout == "blocks":
         return StoredArrays(files.names, lambda name: _repeat_rows(files, name))
     if layout:
@@ -46,7 +50,33 @@ def view_layout(files: StoredArrays, layout: str, tensor: Tensor) -> StoredArray
     if tensor.dtype not in QUANTIZED:
         return files
     packed = {name.removesuffix(PACKED) for name in files.names if name.endswith(PACKED)}
-    return StoredArrays({*files.names, *packed}, lambda name: _convert_plain(files, name, tensor))
+    convert = _convert_bytes if tensor.dtype in _OF_BYTES else _convert_plain
+    return StoredArrays({*files.names, *packed}, lambda name: convert(files, name, tensor))
+
+
+_OF_BYTES = ("f4x2", "f8e8m0")
+"""Types whose bytes files may have as bytes of no type."""
+
+
+def _convert_bytes(files: StoredArrays, name: str, tensor: Tensor) -> StoredArray:
+    stored = files.find(name if name in files.names else name + PACKED)
+    if stored.narrow is not None or stored.dtype != "i4x2":
+        return stored.narrow or stored
+    kind = storage_dtype(tensor.dtype)
+    return StoredArray(tensor.dtype, stored.shape, lambda t: stored.read(t).view(kind))
+
+
+def _invert(stored: StoredArray) -> StoredArray:
+    """The inverse of one number, as a tensor without dimensions."""
+    if math.prod(stored.shape) != 1 or stored.dtype != "f32":
+        return stored
+
+    def read(tensor: Tensor) -> Array:
+        with np.errstate(divide="ignore"):
+            inverse: Array = np.float32(1) / stored.read(tensor).reshape(())
+        return np.asarray(inverse)
+
+    return StoredArray("f32", (), read)
 
 
 def _repeat_rows(files: StoredArrays, name: str) -> StoredArray:

@@ -28,7 +28,8 @@ def make_random_array(tensor: Tensor, seed: int) -> Array:
 
     Floats come from N(0, 1), and those of a weight are divided by the square root of its fan-in; integers are uniform
     in [0, 8), quantized integers in all that they can be, and truth values are equally likely. Floats of 8 bits come
-    from N(0, 256). Values depend only on the seed and the tensor's name and shape.
+    from N(0, 256), and powers of two from the magnitudes of floats. Values depend only on the seed and the tensor's
+    name and shape.
     """
     digest = hashlib.sha256(tensor.name.encode()).digest()
     words = np.frombuffer(digest, "<u4").astype(np.uint32).tolist()
@@ -38,6 +39,9 @@ def make_random_array(tensor: Tensor, seed: int) -> Array:
     if tensor.dtype in NARROW_FLOATS:
         spread = 16 * generator.standard_normal(tensor.shape, np.float32)  # 448, the largest, is 28 times 16
         return spread.astype(storage_dtype(tensor.dtype))
+    if tensor.dtype == "f8e8m0":
+        powers = np.abs(generator.standard_normal(tensor.shape, np.float32)) / np.float32(math.sqrt(tensor.fan_in))
+        return powers.astype(storage_dtype(tensor.dtype))
     if tensor.dtype in QUANTIZED:
         return generator.integers(0, 256, tensor.shape, np.uint8).view(storage_dtype(tensor.dtype))
     if tensor.dtype not in FLOATS:

@@ -26,6 +26,7 @@ from einc_runtime.dtypes import ITEMSIZE, Array, storage_dtype
 from einc_runtime.errors import ArrayFault, raise_together
 from einc_runtime.execution.data.stored_bytes import StoredBytes
 from einc_runtime.execution.data.stored_floats import find_packed
+from einc_runtime.plan.element_types import ELEMENT_TYPES
 from einc_runtime.plan.schema import MAX_RANK
 from einc_runtime.strict_json import parse_json
 
@@ -36,12 +37,11 @@ MAX_INDEX_BYTES = 64 * 2**20
 MAX_SAFETENSORS_HEADER_BYTES = 100_000_000
 """The limit of the format itself."""
 
-_SAFETENSORS_DTYPES = {
-    "F16": "f16", "BF16": "bf16", "F32": "f32", "F64": "f64", "I32": "i32", "I64": "i64", "BOOL": "bool",
-    "I8": "i8", "U8": "i4x2",
-}  # fmt: skip
+_NAMED = {each.safetensors: (str(name), each) for name, each in ELEMENT_TYPES.items() if each.safetensors}
+_SAFETENSORS_DTYPES = {stored: name for stored, (name, each) in _NAMED.items() if each.numpy or name == "bf16"}
+"""Floats of 8 bits keep the names that files have for them: what is read widens them, or not."""
 
-_STORED_SIZES = {**ITEMSIZE, "F8_E4M3": 1, "F8_E5M2": 1, "F8_E8M0": 1}
+_STORED_SIZES = {**ITEMSIZE, **{stored: each.width for stored, (_, each) in _NAMED.items()}}
 """Bytes of an element, also of types that the runtime widens."""
 
 Natural = Annotated[int, msgspec.Meta(ge=0, lt=1 << 62)]
@@ -228,7 +228,7 @@ def _is_plain_name(file: str) -> bool:
 
 def write_tensors(stream: BinaryIO, tensors: Mapping[str, tuple[str, Array]]) -> None:
     """Writes a safetensors file of arrays with their element types, in the order of their names."""
-    kinds = {dtype: stored for stored, dtype in _SAFETENSORS_DTYPES.items()}
+    kinds = {dtype: stored for stored, (dtype, _) in _NAMED.items()}
     header: dict[str, Any] = {"__metadata__": {"format": "np"}}
     start = 0
     for name in sorted(tensors):

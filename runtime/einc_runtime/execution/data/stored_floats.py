@@ -17,17 +17,15 @@ import numpy as np
 from einc_runtime.dtypes import Array, storage_dtype
 from einc_runtime.errors import ArrayFault
 from einc_runtime.execution.data.stored_arrays import StoredArray, StoredArrays
+from einc_runtime.plan.element_types import ELEMENT_TYPES
 from einc_runtime.plan.schema import NARROW_BLOCK, Tensor
+from einc_runtime.stored_values import decode_values
 
-F8_TYPES = {"F8_E4M3": "float8_e4m3fn", "F8_E5M2": "float8_e5m2", "F8_E8M0": "float8_e8m0fnu"}
-"""What ml_dtypes calls the types of safetensors."""
-F4_VALUES = (0.0, 0.5, 1.0, 1.5, 2.0, 3.0, 4.0, 6.0, -0.0, -0.5, -1.0, -1.5, -2.0, -3.0, -4.0, -6.0)
-"""What 4 bits stand for (E2M1): a sign, two bits of an exponent, one of a fraction."""
+F8_TYPES = {each.safetensors: str(name) for name, each in ELEMENT_TYPES.items() if each.safetensors.startswith("F8_")}
+"""What a plan calls the types of safetensors."""
 _FACTORS = ("_scale_inv", "_scale")
 _INVERSE = "_inv"
 """What the names of scales in DeepSeek's layout end with, in place of nothing."""
-PLAN_TYPES = {"F8_E4M3": "f8e4m3", "F8_E5M2": "f8e5m2"}
-"""What a plan calls them; it has no exponents alone."""
 _PAIRS, _EXPONENTS = "_blocks", "_scales"
 
 
@@ -60,9 +58,7 @@ def _find_f8(files: StoredArrays, name: str, stored: StoredArray, read_bytes: Ca
     def widen(of: str, array: StoredArray, tensor: Tensor) -> Array:
         if array.dtype not in F8_TYPES:
             return array.read(tensor).astype(np.float32)
-        import ml_dtypes
-
-        values: Array = read_bytes(of).view(getattr(ml_dtypes, F8_TYPES[array.dtype])).astype(np.float32)
+        values: Array = read_bytes(of).view(storage_dtype(F8_TYPES[array.dtype])).astype(np.float32)
         return values.reshape(array.shape)
 
     def read(tensor: Tensor) -> Array:
@@ -72,12 +68,8 @@ def _find_f8(files: StoredArrays, name: str, stored: StoredArray, read_bytes: Ca
         scales = widen(scale_name, files.find(scale_name), tensor)
         return scale_blocks(values, scales, scale_name)
 
-    kind = PLAN_TYPES.get(stored.dtype)
-    narrow = None
-    if kind is not None:
-        narrow = StoredArray(
-            kind, stored.shape, lambda _: read_bytes(name).view(storage_dtype(kind)).reshape(stored.shape)
-        )
+    kind = F8_TYPES[stored.dtype]
+    narrow = StoredArray(kind, stored.shape, lambda _: read_bytes(name).view(storage_dtype(kind)).reshape(stored.shape))
     return StoredArray("f32", stored.shape, read, narrow=narrow)
 
 
@@ -113,9 +105,7 @@ def _find_f4(files: StoredArrays, name: str) -> StoredArray:
     *outer, rows, groups, width = blocks.shape if len(blocks.shape) > 2 else (1, *blocks.shape)
 
     def read(tensor: Tensor) -> Array:
-        pairs = blocks.read(tensor).view(np.uint8)
-        table = np.array(F4_VALUES, np.float32)
-        values = np.stack([table[pairs & 15], table[pairs >> 4]], axis=-1).reshape(*pairs.shape[:-1], 2 * width)
+        values = decode_values(blocks.read(tensor), "f4x2", np.float32)
         powers = exponents.read(tensor).view(np.uint8).astype(np.int32) - 127
         scaled = np.ldexp(values, powers[..., None]).reshape(*outer, rows, groups * width * 2)
         exchanged: Array = np.swapaxes(scaled, -1, -2)

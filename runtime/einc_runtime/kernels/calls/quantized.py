@@ -1,38 +1,37 @@
 """Calls of the kernels that read quantized weights: attributes and operands checked against each other.
 
-A weight is (value - zero) * scale, computed in f32 (f64 for f64). Values are i8, floats of 8 bits, or pairs of 4-bit
-integers (`i4x2`): the first of two neighbours is in the low half of the byte, and each is stored plus 8. Scales and
-zero points are one for each `group` of neighbours along the last dimension, or one for each channel: each position of
-the first dimensions.
+A weight is (value - zero) * scale, or value * (scale * factor), computed in f32 (f64 for f64). Types are those of a
+stored form (`plan/element_types.py`). Scales and zero points are one for each `group` of neighbours along the last
+dimension, or one for each channel: each position of the first dimensions. A tensor has one factor.
 """
 
 from __future__ import annotations
 
 import math
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import numpy as np
 
-from einc_runtime.dtypes import FLOATS, Array, compute_type, storage_dtype
+from einc_runtime.dtypes import FLOATS, Array, compute_type
 from einc_runtime.errors import PlanFault
 from einc_runtime.kernels import indices
 from einc_runtime.kernels.base import Invocation, dtype_name
 from einc_runtime.kernels.calls.contract import group_indices
 from einc_runtime.kernels.indices import NamedArray
+from einc_runtime.plan.element_types import ELEMENT_TYPES, StoredForm, find_stored_form
 from einc_runtime.plan.index_equations import Names, parse_index_equation
-
-PACKING = {"i8": 1, "i4x2": 2, "f8e4m3": 1, "f8e5m2": 1}
-"""Elements in a stored value."""
 
 
 @dataclass(frozen=True, slots=True)
 class QuantizedWeight:
     """The operands of a quantized weight, whose `group` is 0 where each channel has one scale."""
 
+    form: StoredForm
     values: Array
     scales: Array
-    zeros: Array | None
+    more: Array | None
+    """Its zero points, or its factor; None where it has neither."""
     group: int
 
     @staticmethod
@@ -40,26 +39,32 @@ class QuantizedWeight:
         """Raises PlanFault for operands that do not fit each other."""
         if not 2 <= len(operands) <= 3:
             raise PlanFault(f"a quantized weight has values, scales, and perhaps zero points, found {len(operands)}")
-        values, scales, *zeros = operands
+        values, scales, *more = operands
         kinds = [dtype_name(array) for array in operands]
-        if kinds[0] not in PACKING or kinds[1] not in FLOATS or kinds[2:] not in ([], ["i8"]) or not values.ndim:
+        form = find_stored_form(kinds[0], kinds[1])
+        if form is None or not values.ndim or kinds[2:] not in form.list_more():
             raise PlanFault(f"no quantized weight has operands of {', '.join(kinds)}")
-        extent = values.shape[-1] * PACKING[kinds[0]]
-        if group < 0 or (group and (extent % group or group % PACKING[kinds[0]])):
+        weight = QuantizedWeight(form, values, scales, more[0] if more else None, group)
+        extent = values.shape[-1] * weight.packing
+        if group < 0 or (group and (extent % group or group % weight.packing)):
             raise PlanFault(f"groups of {group} in rows of {extent}")
         each = (*values.shape[:-1], extent // group) if group else values.shape[: min(scales.ndim, values.ndim - 1)]
-        if any(array.shape != each for array in (scales, *zeros)):
+        if scales.shape != each or any(array.shape != (() if form.has_factor else each) for array in more):
             raise PlanFault(f"scales and zero points of shape {list(each)} were expected")
-        return QuantizedWeight(values, scales, zeros[0] if zeros else None, group)
+        return weight
 
     @property
-    def storage(self) -> str:
-        """The type of its values."""
-        return dtype_name(self.values)
+    def zeros(self) -> Array | None:
+        return None if self.form.has_factor else self.more
+
+    @property
+    def factor(self) -> Array | None:
+        return self.more if self.form.has_factor else None
 
     @property
     def packing(self) -> int:
-        return PACKING[self.storage]
+        """Elements in a stored value."""
+        return ELEMENT_TYPES[self.form.values].packing
 
     @property
     def shape(self) -> tuple[int, ...]:
@@ -73,14 +78,14 @@ class QuantizedWeight:
 
     @property
     def operands(self) -> tuple[Array, ...]:
-        return (self.values, self.scales) if self.zeros is None else (self.values, self.scales, self.zeros)
+        return (self.values, self.scales) if self.more is None else (self.values, self.scales, self.more)
 
     def part(self, axis: int, start: int, stop: int) -> QuantizedWeight:
         """Some positions of a dimension other than the last one."""
         cut = (slice(None),) * axis + (slice(start, stop),)
-        scales, zeros = (x if x is None or axis >= x.ndim else x[cut] for x in (self.scales, self.zeros))
+        scales, more = (x if x is None or axis >= x.ndim else x[cut] for x in (self.scales, self.more))
         assert scales is not None
-        return QuantizedWeight(self.values[cut], scales, zeros, self.group)
+        return replace(self, values=self.values[cut], scales=scales, more=more)
 
 
 @dataclass(frozen=True, slots=True)
@@ -130,7 +135,7 @@ class QuantizedContractCall:
         if len(kinds) != 1 or not kinds <= FLOATS:
             raise PlanFault(f"a quantized product of {' and '.join(sorted(kinds))} is not defined")
         equation = parse_index_equation(source)
-        shape_alone = np.broadcast_to(np.zeros((), storage_dtype(weight.kind)), weight.shape)
+        shape_alone = np.broadcast_to(np.zeros((), tensor.dtype), weight.shape)
         joined = indices.join(equation, (tensor, shape_alone), result)
         tensor_names, labels = equation.inputs
         summed = [name for name in labels if name not in equation.output]

@@ -23,7 +23,6 @@ from einc_runtime.kernels.matrices import are_mergeable, view_as_matrices
 from einc_runtime.kernels.numpy import quantized as in_numpy
 from einc_runtime.kernels.numpy.pieces import Resolved, make_runner
 from einc_runtime.plan.index_equations import Names
-from einc_runtime.plan.schema import NARROW_FLOATS
 
 if TYPE_CHECKING:
     from concurrent.futures import Future
@@ -84,7 +83,7 @@ def _find_form(weight: QuantizedWeight, widened: str) -> WeightForm | None:
     known = weight.kind in compiler.COMPILED_FLOATS and widened in compiler.COMPILED_FLOATS
     if not known or weight.group % BLOCK:
         return None
-    storage = weight.storage if weight.storage in NARROW_FLOATS else "i8"
+    storage = weight.form.values if weight.form.is_float else "i8"
     return WeightForm(weight.packing, weight.group, weight.kind, weight.zeros is not None, widened, storage)
 
 

@@ -16,7 +16,7 @@ from einc_runtime.kernels.base import Invocation, Kernel, KernelBuilder, Run, Sc
 from einc_runtime.kernels.calls.quantized import DequantizeCall, QuantizedContractCall, QuantizedWeight
 from einc_runtime.kernels.numpy.contract import build_contract as build_plain_contract
 from einc_runtime.kernels.numpy.pieces import Resolved, make_runner
-from einc_runtime.plan.schema import NARROW_FLOATS
+from einc_runtime.stored_values import decode_values
 
 WIDENED_ELEMENTS = 1 << 20
 """Elements of a weight that are widened at a time."""
@@ -109,20 +109,12 @@ def _walk(weight: QuantizedWeight, target: Array) -> Iterator[tuple[QuantizedWei
 
 
 def _widen(weight: QuantizedWeight) -> Array:
-    values, wide = weight.values, storage_dtype(compute_type(weight.kind))
-    if weight.packing == 2:
-        numbers = np.empty(weight.shape, wide)
-        numbers[..., 0::2] = values & 15
-        numbers[..., 1::2] = values >> 4
-        numbers -= 8
-    elif weight.storage in NARROW_FLOATS:
-        every = np.arange(256, dtype=np.uint8).view(values.dtype).astype(wide)  # faster than a conversion of each
-        numbers = every[values.view(np.uint8)]
-    else:
-        numbers = values.astype(wide)
-    scales = weight.scales
+    wide = storage_dtype(compute_type(weight.kind))
+    numbers, scales = decode_values(weight.values, weight.form.values, wide), weight.scales.astype(wide)
+    if weight.factor is not None:
+        scales = scales * weight.factor
     rows_of_scale = numbers.reshape(*scales.shape, -1)  # what has one scale is one row
     if weight.zeros is not None:
         rows_of_scale -= weight.zeros[..., None]
-    rows_of_scale *= scales[..., None].astype(wide)
+    rows_of_scale *= scales[..., None]
     return numbers

@@ -22,6 +22,7 @@ from einc_runtime.dtypes import Array, DType, find_dtype_name, storage_dtype
 from einc_runtime.kernels.gpu import WORKSPACE_ALIGNMENT, GpuArray
 from einc_runtime.kernels.triton.gemm import Gemm
 from einc_runtime.kernels.views import strides_of
+from einc_runtime.plan.element_types import ELEMENT_TYPES
 
 POINTER_ALIGNMENT = 16
 """Bytes of the widest access to memory, which is used for pointers that are known to be aligned to it."""
@@ -29,10 +30,7 @@ POINTER_ALIGNMENT = 16
 SCRATCH = 1 << 62
 """Addresses from here on are offsets in a kernel's workspace, whose address is known only when it is bound."""
 
-SIGNATURE_TYPES = {
-    "f16": "fp16", "bf16": "bf16", "f32": "fp32", "f64": "fp64", "i32": "i32", "i64": "i64", "bool": "i8",
-    "i8": "i8", "i16": "i16", "f8e4m3": "i8", "f8e5m2": "i8",
-}  # fmt: skip
+SIGNATURE_TYPES = {**{str(name): each.triton for name, each in ELEMENT_TYPES.items()}, "i16": "i16"}
 """The plan's names of types, and of bits that are only moved -> their names in Triton's signatures. A bool is a byte
 in memory, and so is a float of 8 bits, which sources widen and round by its bits: not all GPUs know the types."""
 

@@ -9,7 +9,7 @@ from __future__ import annotations
 import math
 from collections.abc import Callable, Sequence
 
-from einc_runtime.dtypes import NARROW_LARGEST, Array, storage_dtype
+from einc_runtime.dtypes import Array, compute_type, storage_dtype
 from einc_runtime.kernels.base import Invocation, address, dtype_name
 from einc_runtime.kernels.calls.quantized import DequantizeCall, QuantizedContractCall, QuantizedWeight
 from einc_runtime.kernels.gpu import WORKSPACE_ALIGNMENT
@@ -34,10 +34,13 @@ from einc_runtime.kernels.triton.source import (
     index_cast,
     power_of_two,
 )
+from einc_runtime.plan.element_types import ELEMENT_TYPES, StoredForm
 from einc_runtime.plan.index_equations import parse_index_equation
 
 MAX_STORED_ROWS = 16
 """Up to so many rows are multiplied with the weight as it is stored."""
+MIN_STEP, MAX_STEP = 16, 64
+"""Stored values of a row that are multiplied at a time: tensor cores take 16 at least."""
 MAX_BLOCK_VALUES = 1024
 """Stored values that a program reads at most."""
 STAND_IN_WEIGHT_OFFSET = 1 << 60
@@ -110,7 +113,11 @@ def build_stored_gated(
 
 def _find_form(weight: QuantizedWeight) -> tuple[object, ...]:
     """How a weight is stored."""
-    return weight.storage, weight.group, [operand.shape for operand in weight.operands]
+    return weight.form, weight.group, [operand.shape for operand in weight.operands]
+
+
+def _name_operands(weight: QuantizedWeight) -> list[str]:
+    return ["values", "scales", *["factor" if weight.form.has_factor else "zeros"] * (weight.more is not None)]
 
 
 def _locate(view: Array) -> tuple[object, ...]:
@@ -130,17 +137,20 @@ def _view_direct(call: QuantizedContractCall) -> list[Array] | None:
     weight, kind = call.weight, dtype_name(call.tensor.array)
     kept = (*batch, *columns)
     names = [call.labels[: array.ndim] for array in weight.operands]
-    known = {kind, call.result.kind, weight.kind} <= {"f16", "bf16", "f32"}
+    known = {compute_type(name) for name in (kind, call.result.kind, weight.kind)} == {"f32"}
     if call.count(rows) > MAX_STORED_ROWS or not known or call.labels[: len(kept)] != kept or len(batch) > 1:
         return None
     if not weight.group and names[1] != kept:
         return None
     operands = [call.tensor, call.result, *(NamedArray(n, a) for n, a in zip(names, weight.operands, strict=True))]
-    firsts = [rows, rows, *(columns for _ in names)]
-    seconds = [summed, columns, *(tuple(name for name in summed if name in operand_names) for operand_names in names)]
-    if not all(are_mergeable(x, g) for x, *two in zip(operands, firsts, seconds, strict=True) for g in two):
+    sides = [(rows, summed), (rows, columns), *((columns, summed) for _ in names)]
+    groups = [
+        [tuple(name for name in side if name in x.names) for side in both]
+        for x, both in zip(operands, sides, strict=True)
+    ]
+    if not all(are_mergeable(x, side) for x, both in zip(operands, groups, strict=True) for side in both):
         return None
-    views = [view_as_matrices(x, batch, a, b) for x, a, b in zip(operands, firsts, seconds, strict=True)]
+    views = [view_as_matrices(x, batch, first, second) for x, (first, second) in zip(operands, groups, strict=True)]
     return [view if batch else view[None] for view in views]
 
 
@@ -153,16 +163,14 @@ def _multiply_tiles(
     x, y = (PointerOperand.of(name, view) for name, view in zip("xy", viewed[0], strict=False))
     stored = [
         [PointerOperand.of(f"{name}{n}", view, "i8" if name == "values" else "")
-         for name, view in zip(("values", "scales", "zeros"), views[2:], strict=False)]
+         for name, view in zip(_name_operands(weight), views[2:], strict=True)]
         for n, views in enumerate(viewed)
     ]  # fmt: skip
     (stack, width, depth), count = viewed[0][2].shape, viewed[0][0].shape[1]
     tile, rows = 32, max(MAX_STORED_ROWS, power_of_two(count))
-    group = weight.group // weight.packing
-    step = math.gcd(group or 64, 64)
+    step = _find_step(weight)
     tiles = -(-width // tile)
     inside, near, in_rows = f"column < {width}", f"place < {depth}", f"row < {count}"
-    each = {0: "number", 1: "column", 2: f"(start // {group})" if group else "0"}
     lines = [
         "program = tl.program_id(0).to(tl.int64)",
         f"number = program // {tiles}",
@@ -177,17 +185,12 @@ def _multiply_tiles(
         at = {0: "number", 1: "row[:, None]", 2: f"(place * {weight.packing} + {half})[None, :]"}
         part = x.load(at, f"({in_rows})[:, None] & ({near})[None, :]")
         lines.append(f"    part{half} = {part}.to({LANGUAGE[kind]})")
-    for n, (values, scales, *zeros) in enumerate(stored):
-        loaded = values.load({0: "number", 1: "column[:, None]", 2: "place[None, :]"}, "mask")
-        lines += [f"    stored = {loaded}.to(tl.int32)", f"    scale = {scales.load(each, inside)}.to(tl.float32)"]
-        lines += [f"    zero = {zero.load(each, inside)}.to(tl.float32)" for zero in zeros]
-        less = " - zero[:, None]" if zeros else ""
-        for half in range(weight.packing):
-            pair = f"(((stored >> {4 * half}) & 15) - 8)"
-            number = pair if weight.packing == 2 else _decode("stored", weight.storage)
-            value = f"({number}.to(tl.float32){less}) * scale[:, None]"
+    for n, operands in enumerate(stored):
+        lines += [f"    {line}" for line in _load_stored(weight, operands, step, inside)]
+        for half, value in enumerate(_decode("stored", weight.form)):
+            less = " - zero" if weight.zeros is not None else ""
             lines += [
-                f"    wide = tl.where(mask, {value}, 0.0).to({LANGUAGE[kind]})",
+                f"    wide = tl.where(mask, ({value}.to(tl.float32){less}) * scale, 0.0).to({LANGUAGE[kind]})",
                 f'    sums{n} = tl.dot(part{half}, tl.trans(wide), sums{n}, input_precision="ieee")',
             ]
     results = [f"v{n}" for n in range(len(calls))]
@@ -201,16 +204,44 @@ def _multiply_tiles(
     return assemble("quantized_product", title, items, viewed[0][1].shape, lines, stack * tiles, options)
 
 
-def _decode(number: str, storage: str) -> str:
-    """The expression for the value of a stored byte, which is an i32 in `number`."""
-    return f"widen_{storage}({number})" if storage in NARROW_LARGEST else number
+def _find_step(weight: QuantizedWeight) -> int:
+    """Stored values of a row that are multiplied at a time: of one group, where tensor cores take so few."""
+    of_group = math.gcd(weight.group // weight.packing or MAX_STEP, MAX_STEP)
+    return of_group if of_group >= MIN_STEP else MAX_STEP
+
+
+def _load_stored(weight: QuantizedWeight, operands: Sequence[PointerOperand], step: int, inside: str) -> list[str]:
+    """Lines that load `stored` bytes of a tile, and its `scale` and `zero`, which broadcast to it."""
+    values, *factors = operands
+    lines = [f"stored = {values.load({0: 'number', 1: 'column[:, None]', 2: 'place[None, :]'}, 'mask')}.to(tl.int32)"]
+    group = weight.group // weight.packing
+    if group % step:  # a step goes through several groups
+        at, mask, spread = {0: "number", 1: "column[:, None]", 2: f"(place // {group})[None, :]"}, "mask", ""
+        tile = " + column[:, None] * 0 + place[None, :] * 0"
+    else:
+        at = {0: "number", 1: "column", 2: f"(start // {group})" if group else "0"}
+        mask, spread, tile = inside, "[:, None]", " + column * 0"
+    for factor, name in zip(factors, ("scale", "more"), strict=False):
+        lines.append(f"{name} = ({factor.load(at, mask, offset=tile)}.to(tl.float32)){spread}")
+    if weight.more is not None:
+        lines.append("scale = scale * more" if weight.form.has_factor else "zero = more")
+    return lines
+
+
+def _decode(number: str, form: StoredForm) -> list[str]:
+    """The expressions for the values in a stored byte, which is an i32 in `number`."""
+    if ELEMENT_TYPES[form.values].packing == 1:
+        return [f"widen_{form.values}({number})" if form.is_float else number]
+    if form.is_float:
+        return [f"widen_{form.values}({half})" for half in (number, f"{number} >> 4")]
+    return [f"(({number} & 15) - 8)", f"((({number} >> 4) & 15) - 8)"]
 
 
 def widen(weight: QuantizedWeight, target: Array) -> KernelLaunch:
     """The launch that writes a weight: programs go along rows of stored values."""
     packing, rank = weight.packing, target.ndim
     values = PointerOperand.of("values", weight.values, "i8")
-    names = ("scales", "zeros")[: len(weight.operands) - 1]
+    names = _name_operands(weight)[1:]
     factors = [PointerOperand.of(name, array) for name, array in zip(names, weight.operands[1:], strict=True)]
     output = PointerOperand.of("output", target)
     *rows, width = weight.values.shape
@@ -234,12 +265,14 @@ def widen(weight: QuantizedWeight, target: Array) -> KernelLaunch:
     lines.append(f"number = {values.load(at, 'mask')}.to(tl.int32)")
     fixed = [{axis: subscript for axis, subscript in group.items() if axis < len(factor.strides)} for factor in factors]
     mask = "mask" if weight.group and weight.scales.shape[-1] > 1 else ""  # of one group, all columns have one address
-    lines += [f"{x.name}_ = {x.load(subscripts, mask)}" for x, subscripts in zip(factors, fixed, strict=True)]
-    zero = f" - zeros_.to({wide})" if len(factors) > 1 else ""
-    pairs = ["((number & 15) - 8)", "(((number >> 4) & 15) - 8)"]
-    elements = pairs if packing == 2 else [_decode("number", weight.storage)]
-    for n, element in enumerate(elements):
-        result = f"(({element}.to({wide}){zero}) * scales_.to({wide}))"
+    lines += [
+        f"{x.name}_ = {x.load(subscripts, mask if subscripts else '')}"
+        for x, subscripts in zip(factors, fixed, strict=True)
+    ]
+    zero = "" if weight.zeros is None else f" - zeros_.to({wide})"
+    scale = f"scales_.to({wide})" if weight.factor is None else f"(scales_.to({wide}) * factor_)"
+    for n, element in enumerate(_decode("number", weight.form)):
+        result = f"(({element}.to({wide}){zero}) * {scale})"
         subscript = "column" if packing == 1 else f"(column * 2 + {n})"
         lines.append(output.store({**leading, rank - 1: subscript}, result, "mask"))
     title = f"a weight of {' x '.join(map(str, target.shape))} in groups of {weight.group}"

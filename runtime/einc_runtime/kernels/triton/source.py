@@ -6,10 +6,10 @@ import re
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 
-from einc_runtime.dtypes import ITEMSIZE, NARROW_LARGEST, Array
+from einc_runtime.dtypes import ITEMSIZE, Array
 from einc_runtime.kernels.base import address, dtype_name
 from einc_runtime.kernels.triton.launches import POINTER_ALIGNMENT, Argument, KernelLaunch, KernelSource, Table
-from einc_runtime.kernels.triton.narrow_floats import write_narrow_helpers
+from einc_runtime.kernels.triton.narrow_floats import WIDENED, write_narrow_helpers
 
 BYTES = {**ITEMSIZE, "i8": 1, "i16": 2}
 
@@ -67,7 +67,7 @@ class PointerOperand:
         """The expression for loaded elements in their compute type."""
         if self.dtype == "bool":
             return f"{loaded} != 0"
-        if self.dtype in NARROW_LARGEST:
+        if self.dtype in WIDENED:
             return f"widen_{self.dtype}({loaded})"
         return f"{loaded}.to(tl.float32)" if self.dtype in ("f16", "bf16") else loaded
 

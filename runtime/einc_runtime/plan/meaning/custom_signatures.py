@@ -15,8 +15,9 @@ from functools import lru_cache
 from typing import Any, Final
 
 from einc_runtime.errors import PlanFault
+from einc_runtime.plan.element_types import DTypeName
 from einc_runtime.plan.meaning.terms import TensorForm, unique_names
-from einc_runtime.plan.schema import FLOATS, INTEGERS, DTypeName
+from einc_runtime.plan.schema import FLOATS, INTEGERS
 from einc_runtime.strict_json import parse_json
 from einc_runtime.text import escape_text
 

@@ -9,6 +9,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from typing import cast
 
+from einc_runtime.plan.element_types import DTypeName
 from einc_runtime.plan.index_equations import parse_index_equation, parse_windows
 from einc_runtime.plan.meaning.terms import (
     Application,
@@ -20,7 +21,7 @@ from einc_runtime.plan.meaning.terms import (
     shifted,
 )
 from einc_runtime.plan.scalar_programs import ScalarProgram, infer_steps
-from einc_runtime.plan.schema import FLOATS, Attribute, Block, DTypeName
+from einc_runtime.plan.schema import FLOATS, Attribute, Block
 from einc_runtime.plan.states import IN_PLACE
 
 AGGREGATIONS = ("sum", "max", "min", "prod")

@@ -13,6 +13,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 from einc_runtime.plan.aggregate_definitions import count_values, find_definition
+from einc_runtime.plan.element_types import DTypeName
 from einc_runtime.plan.index_programs import INDEX_TYPE, IndexProgram, IndexRead, TensorRead, read_index_program
 from einc_runtime.plan.meaning.terms import (
     FLOATS,
@@ -27,7 +28,7 @@ from einc_runtime.plan.meaning.terms import (
     unique_names,
 )
 from einc_runtime.plan.scalar_programs import ScalarProgram, infer_steps
-from einc_runtime.plan.schema import DTypeName, JointAggregation
+from einc_runtime.plan.schema import JointAggregation
 
 AGGREGATIONS = ("sum", "max", "min", "prod")
 MAX_FREE_VECTORS = 1 << 24

@@ -1,9 +1,9 @@
 """Families that read quantized weights: `dequantize`, which widens one, and products with one.
 
-A weight of [rows..., k] is stored as integers or floats of 8 bits, or as pairs of 4 bits in bytes. It has a scale for
-each `group` of neighbours along k, or else for each channel: for each position of the first dimensions, as many as
-scales have. It has as many zero points, if it has any. k is cut between groups; without them anywhere between bytes,
-but rows of pairs between runs of 32 where 32 divides them.
+A weight of [rows..., k] is stored as integers or floats of 8 bits, or as pairs of 4 bits in bytes, in one of the forms
+of `plan/element_types.py`. It has a scale for each `group` of neighbours along k, or else for each channel: for each
+position of the first dimensions, as many as scales have. It has as many zero points, or a factor, or neither. k is cut
+between groups; without them anywhere between bytes, but rows of pairs between runs of 32 where 32 divides them.
 """
 
 from __future__ import annotations
@@ -11,6 +11,7 @@ from __future__ import annotations
 import math
 from dataclasses import replace
 
+from einc_runtime.plan.element_types import ELEMENT_TYPES, DTypeName, find_stored_form
 from einc_runtime.plan.index_equations import parse_index_equation
 from einc_runtime.plan.meaning.equations import place_names, read_windows
 from einc_runtime.plan.meaning.terms import (
@@ -23,11 +24,11 @@ from einc_runtime.plan.meaning.terms import (
     direct,
     unique_names,
 )
-from einc_runtime.plan.schema import FLOATS, NARROW_FLOATS, QUANTIZED, Attribute, DTypeName
+from einc_runtime.plan.schema import Attribute
 
 RUN = 32
 NARROW_FLOATS_OF: tuple[DTypeName, ...] = ("f16", "bf16", "f32")
-"""Types of weights that are stored as narrow floats: what is computed in f32."""
+"""Types of weights that are stored as floats of 8 or 4 bits: what is computed in f32."""
 MAX_SUMMED = 1 << 17
 """Products of a rounded element and a value of 8 bits, each at most 127 * 128, whose sum has 32 bits."""
 
@@ -85,8 +86,8 @@ def rounded_product(applied: Application) -> OperatorMeaning:
 
 
 def _multiply(applied: Application, tensor: TensorForm, stored: tuple[TensorForm, ...], group: int) -> OperatorMeaning:
-    narrow = bool(stored) and stored[0].dtype in NARROW_FLOATS
-    weight, unit = _read_weight(applied, stored, group, tensor.dtype if narrow else None)
+    is_float = bool(stored) and ELEMENT_TYPES[stored[0].dtype].bits is not None
+    weight, unit = _read_weight(applied, stored, group, tensor.dtype if is_float else None)
     applied.require(tensor.dtype == weight.dtype, f"of {tensor} and {weight}")
     equation, dims = parse_index_equation(applied.value("indices", str)), applied.items("dims", str)
     labels, result = equation.inputs, equation.output
@@ -123,25 +124,26 @@ def _read_weight(
 ) -> tuple[TensorForm, int]:
     """The weight that is stored in these tensors, and the unit in which its last dimension may be cut.
 
-    Narrow floats have scales in f32, no zero points, and stand for a weight of type `dtype`; integers have scales of
-    the weight's type, and `dtype` is None.
+    Floats have no zero points and stand for a weight of type `dtype`; integers have scales of the weight's type, and
+    `dtype` is None.
     """
     applied.require(2 <= len(stored) <= 3 and stored[0].rank > 0 and group >= 0, "there are no values and scales")
-    values, scales, *zeros = stored
-    packing = {"i4x2": 2}.get(values.dtype, 1)
-    applied.require(values.dtype in QUANTIZED and scales.dtype in FLOATS, f"of {values} with {scales}")
-    if values.dtype in NARROW_FLOATS:
-        applied.require(not zeros and scales.dtype == "f32" and dtype in NARROW_FLOATS_OF, f"of {values} with {scales}")
-    else:
-        applied.require(dtype is None, f"of {values} with a type of its own")
+    values, scales, *more = stored
+    form = find_stored_form(values.dtype, scales.dtype)
+    found = f"of {values} with {', '.join(map(str, stored[1:]))}"
+    applied.require(form is not None and [each.dtype for each in more] in form.list_more(), found)
+    assert form is not None
+    applied.require(dtype in NARROW_FLOATS_OF if form.is_float else dtype is None, f"of {values} with {scales}")
+    packing = ELEMENT_TYPES[form.values].packing
     *rows, last = values.shape
     extent = last * packing
-    applied.require(group % RUN == 0 and (group == 0 or extent % group == 0), f"groups of {group} in {extent} elements")
+    fits = group == form.group if form.group else group % RUN == 0
+    applied.require(fits and (group == 0 or extent % group == 0), f"groups of {group} in {extent} elements")
     each = (*rows, extent // group) if group else tuple(rows[: scales.rank])
     dims = values.dims[: len(each)]
-    fit = (scales.dims, scales.shape) == (dims, each)
-    fit = fit and all((zero.dims, zero.shape, zero.dtype) == (dims, each, "i8") for zero in zeros)
-    applied.require(fit, f"of {values} with {', '.join(map(str, stored[1:]))}")
+    beside = ((), ()) if form.has_factor else (dims, each)
+    fit = (scales.dims, scales.shape) == (dims, each) and all((m.dims, m.shape) == beside for m in more)
+    applied.require(fit, found)
     unit = group or (packing if packing == 1 or extent % RUN else RUN)
     return TensorForm(values.dims, (*rows, extent), dtype or scales.dtype), unit
 
@@ -158,7 +160,7 @@ def _place_operands(
     packing = weight.shape[-1] // max(1, stored[0].shape[-1])
     values = (*rows, _divided(last, packing))
     each = (*rows, _divided(last, group)) if group else tuple(rows[: stored[1].rank])
-    return (values, *(each for _ in stored[1:]))
+    return (values, each, *(() if not form.rank else each for form in stored[2:]))
 
 
 def _divided(axis: BlockAxis, divisor: int) -> BlockAxis:

@@ -10,10 +10,11 @@ from functools import lru_cache
 from typing import Protocol, TypeVar
 
 from einc_runtime.errors import PlanFault
+from einc_runtime.plan.element_types import DTypeName
 from einc_runtime.plan.schema import FLOATS as FLOATS
 from einc_runtime.plan.schema import INTEGERS as INTEGERS
 from einc_runtime.plan.schema import MAX_RANK as MAX_RANK
-from einc_runtime.plan.schema import Attribute, Block, DTypeName, Function, JointAggregation, Scalar
+from einc_runtime.plan.schema import Attribute, Block, Function, JointAggregation, Scalar
 from einc_runtime.text import escape_text
 
 MAX_INDEX_VECTORS = 1 << 62
