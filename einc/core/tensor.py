@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any
 
 from einc.errors import InternalError
 from einc_runtime.plan import element_types
-from einc_runtime.plan.element_types import ElementType
+from einc_runtime.plan.element_types import ElementFormat
 from einc_runtime.plan.schema import Block
 
 if TYPE_CHECKING:
@@ -36,7 +36,7 @@ class DType(enum.Enum):
     F8E8M0 = "f8e8m0"
 
     @property
-    def record(self) -> ElementType:
+    def record(self) -> ElementFormat:
         """What is the same for all elements of this type."""
         return _RECORDS[self]
 
@@ -79,7 +79,7 @@ class DType(enum.Enum):
         return self.value
 
 
-_RECORDS = {DType(name): record for name, record in element_types.ELEMENT_TYPES.items()}
+_RECORDS = {DType(name): record for name, record in element_types.ELEMENT_FORMATS.items()}
 ELEMENT_TYPES = tuple(dtype for dtype in DType if not dtype.is_quantized)
 """The types of values of models."""
 COMPUTED_TYPES = tuple(dtype for dtype in ELEMENT_TYPES if not dtype.is_narrow_float)

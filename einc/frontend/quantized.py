@@ -89,7 +89,7 @@ def _evaluate_storage(context: LoweringContext, storage: ast.Name | ast.CallExpr
     return form, layout, bool(inputs)
 
 
-_OPTIONS: dict[str, tuple[type, str]] = {
+_STORAGE_OPTIONS: dict[str, tuple[type, str]] = {
     "group": (int, "an integer"), "zeros": (bool, "true or false"), "channels": (int, "an integer"),
     "layout": (str, "a string"), "inputs": (int, "an integer"),
 }  # fmt: skip
@@ -103,12 +103,12 @@ def _read_options(context: LoweringContext, storage: ast.CallExpr) -> dict[str, 
     options: dict[str, object] = {}
     for keyword in storage.keywords:
         name, value = keyword.name.text, evaluate_value(context, keyword.value)
-        if name not in _OPTIONS:
-            hint = did_you_mean(name, tuple(_OPTIONS)) or f"the options are {', '.join(_OPTIONS)}"
+        if name not in _STORAGE_OPTIONS:
+            hint = did_you_mean(name, tuple(_STORAGE_OPTIONS)) or f"the options are {', '.join(_STORAGE_OPTIONS)}"
             raise fail(f"there is no option '{name}'", keyword.span, hint)
         if name in options:
             raise fail(f"argument '{name}' is given twice", keyword.span)
-        kind, described = _OPTIONS[name]
+        kind, described = _STORAGE_OPTIONS[name]
         if type(value) is not kind:
             raise fail(f"expected {described} for '{name}'", keyword.value.span)
         options[name] = value

@@ -11,7 +11,7 @@ from dataclasses import dataclass, replace
 
 from einc.importers.config import ConfigFields
 from einc.importers.writing import StoredNames, StoredWeight
-from einc_runtime.plan.element_types import ELEMENT_TYPES, STORED_FORMS, StoredForm
+from einc_runtime.plan.element_types import ELEMENT_FORMATS, STORED_FORMS, StoredForm
 from einc_runtime.plan.schema import NARROW_BLOCK
 from einc_runtime.strict_json import describe_json
 
@@ -187,7 +187,7 @@ def _read_floats(fields: ConfigFields, weights: ConfigFields) -> Quantization | 
 
 def _read_grouped_floats(weights: ConfigFields, form: StoredForm) -> Quantization:
     """Floats of 8 or 4 bits whose groups have scales of 8 bits."""
-    weights.require("num_bits", (8 // ELEMENT_TYPES[form.values].packing,), f"{form.name} has values of so many bits")
+    weights.require("num_bits", (8 // ELEMENT_FORMATS[form.values].packing,), f"{form.name} has values of so many bits")
     weights.require("type", ("float",), "weights are floats")
     weights.require("symmetric", (True,), "there are no zero points")
     weights.require("strategy", ("tensor_group" if form.has_factor else "group",), "groups have scales")

@@ -20,7 +20,7 @@ from typing import Any, BinaryIO
 import numpy as np
 
 from einc.quantizing.rounding import (
-    ONE,
+    UNIT_FACTOR,
     Array,
     RoundingScheme,
     find_global_scale,
@@ -30,14 +30,14 @@ from einc.quantizing.rounding import (
 )
 from einc_runtime.errors import ArrayFault, UsageFault
 from einc_runtime.execution.data.safetensors import INDEX_FILE, SafetensorsEntry, SafetensorsFile, open_folder
-from einc_runtime.plan.element_types import ELEMENT_TYPES
+from einc_runtime.plan.element_types import ELEMENT_FORMATS
 from einc_runtime.strict_json import parse_json
 
 _LINEAR = re.compile(r"(.+(_proj|\.experts\.\d+\.w[123]))\.weight")
 _HEAD = "lm_head.weight"
 _FLOAT_CODES = ("F16", "BF16", "F32")
 """The types of weights that are quantized, as files name them."""
-FORMATS = {
+COMPRESSED_FORMATS = {
     "i8": "int-quantized", "i4": "pack-quantized", "f8e4m3": "float-quantized", "mxfp8": "mxfp8-quantized",
     "mxfp4": "mxfp4-pack-quantized", "nvfp4": "nvfp4-pack-quantized",
 }  # fmt: skip
@@ -168,7 +168,7 @@ def _plan(entry: SafetensorsEntry, name: str, scheme: RoundingScheme, quantized:
     counts = (-(-rows // scheme.group) if scheme.has_blocks else rows, -(-depth // scheme.group) if scheme.group else 1)
 
     def make(end: str, dtype: str, *shape: int) -> _Part:
-        width = next((each.width for each in ELEMENT_TYPES.values() if each.safetensors == dtype), 1)
+        width = next((each.width for each in ELEMENT_FORMATS.values() if each.safetensors == dtype), 1)
         return _Part(f"{name}{end}", dtype, shape, width * math.prod(shape))
 
     form = scheme.form
@@ -190,7 +190,7 @@ def _plan(entry: SafetensorsEntry, name: str, scheme: RoundingScheme, quantized:
 
 def _name_type(dtype: str) -> str:
     """What files call a type of ours."""
-    return next((each.safetensors for name, each in ELEMENT_TYPES.items() if name == dtype), dtype)
+    return next((each.safetensors for name, each in ELEMENT_FORMATS.items() if name == dtype), dtype)
 
 
 def _write_header(stream: BinaryIO, parts: list[_Part]) -> None:
@@ -216,11 +216,11 @@ def _write_tensor(
     step = max(1, ROWS_AT_ONCE // max(1, depth))
     if scheme.has_blocks:
         step = max(1, step // scheme.group) * scheme.group  # blocks are whole
-    factor = ONE
+    factor = UNIT_FACTOR
     if scheme.form.has_factor:
         most = max((float(np.abs(weight[n : n + step]).max(initial=0)) for n in range(0, rows, step)), default=0.0)
         global_scale = find_global_scale(most, scheme.form)
-        factor = ONE / global_scale
+        factor = UNIT_FACTOR / global_scale
     scales: list[Array] = []
     zeros: list[Array] = []
     square = lost = 0.0
@@ -281,7 +281,7 @@ def _describe(scheme: RoundingScheme, skipped: list[str], round_inputs: bool) ->
     activations = {"input_activations": inputs if round_inputs else None, "output_activations": None}
     return {
         "quant_method": "compressed-tensors",
-        "format": FORMATS[form.name],
+        "format": COMPRESSED_FORMATS[form.name],
         "quantization_status": "compressed",
         "config_groups": {"group_0": {"targets": ["Linear"], "weights": weights, **activations}},
         "ignore": skipped,

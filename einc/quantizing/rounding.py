@@ -17,7 +17,7 @@ from einc_runtime.plan.element_types import StoredForm, find_element_type
 from einc_runtime.stored_values import choose_scales, decode_values, encode_floats
 
 Array = np.ndarray[Any, np.dtype[Any]]
-ONE = np.float32(1)
+UNIT_FACTOR = np.float32(1)
 
 
 @dataclass(frozen=True, slots=True)
@@ -99,7 +99,7 @@ def find_global_scale(largest: float, form: StoredForm) -> np.float32:
     return np.float32(most / largest) if largest > 0 else np.float32(1)
 
 
-def round_floats(weight: Array, scheme: RoundingScheme, factor: np.float32 = ONE) -> RoundedRows:
+def round_floats(weight: Array, scheme: RoundingScheme, factor: np.float32 = UNIT_FACTOR) -> RoundedRows:
     """Rounds a matrix [n, k] of floats to floats of 8 or 4 bits: scales are [n, groups], or [blocks, blocks], and are
     multiplied with a `factor`. Raises ValueError where an element is not finite."""
     wide = weight.astype(np.float32)
@@ -113,7 +113,7 @@ def round_floats(weight: Array, scheme: RoundingScheme, factor: np.float32 = ONE
     steps = scales.astype(np.float32) * factor
     for axis, begins in enumerate(starts):
         steps = np.repeat(steps, np.diff([*begins, wide.shape[axis]]), axis)
-    values = encode_floats(wide / np.where(steps == 0, ONE, steps), form.values)
+    values = encode_floats(wide / np.where(steps == 0, UNIT_FACTOR, steps), form.values)
     change = wide - decode_values(values, form.values, np.float32) * steps
     square, lost = (float(np.square(part, dtype=np.float64).sum()) for part in (wide, change))
     return RoundedRows(values, scales, None, square, lost)

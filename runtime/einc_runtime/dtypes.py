@@ -8,14 +8,14 @@ from typing import Any
 import numpy as np
 
 from einc_runtime.plan import schema
-from einc_runtime.plan.element_types import ELEMENT_TYPES, find_element_type
+from einc_runtime.plan.element_types import ELEMENT_FORMATS, find_element_type
 
 Array = np.ndarray[Any, np.dtype[Any]]
 DType = np.dtype[Any]
 
 ITEMSIZE: dict[str, int] = dict(schema.ITEMSIZE.items())
-_NAMES: dict[DType, str] = {np.dtype(each.numpy): name for name, each in ELEMENT_TYPES.items() if each.numpy}
-_ML_DTYPES: dict[str, str] = {each.ml: name for name, each in ELEMENT_TYPES.items() if each.ml}
+_NAMES: dict[DType, str] = {np.dtype(each.numpy): name for name, each in ELEMENT_FORMATS.items() if each.numpy}
+_ML_DTYPES: dict[str, str] = {each.ml: name for name, each in ELEMENT_FORMATS.items() if each.ml}
 
 FLOATS: frozenset[str] = frozenset(schema.FLOATS)
 NARROW_FLOATS: frozenset[str] = frozenset(schema.NARROW_FLOATS)

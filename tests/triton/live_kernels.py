@@ -13,7 +13,7 @@ from einc_runtime.dtypes import storage_dtype
 from einc_runtime.kernels import registry
 from einc_runtime.kernels.base import Invocation, JointInvocation
 from einc_runtime.kernels.triton import builders
-from einc_runtime.plan.element_types import ELEMENT_TYPES, STORED_FORMS
+from einc_runtime.plan.element_types import ELEMENT_FORMATS, STORED_FORMS
 from tests.support.aggregate_cases import CASES as AGGREGATE_CASES
 from tests.support.custom_packages import install_spectra, make_site
 from tests.support.kernel_runs import concatenation, lookup
@@ -51,7 +51,7 @@ def test_a_chain_with_broadcast_and_transpose(dtype):
 @pytest.mark.parametrize("stored", ["mxfp8", "mxfp4", "nvfp4"])
 def test_floats_with_scales_of_few_bits(dtype, stored):
     form, rng = STORED_FORMS[stored], np.random.default_rng(5)
-    width = 256 // ELEMENT_TYPES[form.values].packing
+    width = 256 // ELEMENT_FORMATS[form.values].packing
     values = (
         normal(45, 256).astype(storage_dtype("f8e4m3"))
         if form.values == "f8e4m3"

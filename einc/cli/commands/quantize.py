@@ -14,7 +14,7 @@ from einc_runtime.errors import WriteFault
 from einc_runtime.plan.element_types import STORED_FORMS
 from einc_runtime.text import format_memory
 
-FORMS = {"8": "i8", "4": "i4", "f8": "f8e4m3", "mxfp8": "mxfp8", "mxfp4": "mxfp4", "nvfp4": "nvfp4"}
+BIT_FORMS = {"8": "i8", "4": "i4", "f8": "f8e4m3", "mxfp8": "mxfp8", "mxfp4": "mxfp4", "nvfp4": "nvfp4"}
 """What `--bits` says, and the form of the language that it is."""
 
 
@@ -34,7 +34,7 @@ FORMS = {"8": "i8", "4": "i4", "f8": "f8e4m3", "mxfp8": "mxfp8", "mxfp4": "mxfp4
 @click.option("-o", "--output", "target", metavar="DIR2", required=True, help="The folder to write; it is new.")
 @click.option(
     "--bits",
-    type=click.Choice(list(FORMS)),
+    type=click.Choice(list(BIT_FORMS)),
     default="8",
     help="Bits of a weight; f8 for floats of 8 bits (e4m3), or a form with groups and scales of its own.  [default: 8]",
 )
@@ -67,7 +67,7 @@ def quantize_command(
     files.require_present(folder, or_folder=True)
     if not os.path.isdir(folder):
         raise UsageError("expected a folder with safetensors files", where=folder)
-    form = STORED_FORMS[FORMS[bits]]
+    form = STORED_FORMS[BIT_FORMS[bits]]
     size = (form.group or (32 if bits == "4" else 0)) if group is None else group
     if form.group and (zeros or size != form.group):
         raise UsageError(f"{bits} has groups of {form.group}, and no --zeros")

@@ -35,7 +35,7 @@ class FloatBits:
 
 
 @dataclass(frozen=True, slots=True)
-class ElementType:
+class ElementFormat:
     """What is the same for all elements of a type.
 
     `width` is that of an element in bytes, of which each has `packing` values: of two, the first is in the low half.
@@ -59,34 +59,34 @@ class ElementType:
 _E4M3, _E5M2, _E2M1 = FloatBits(4, 3, 448.0, 0x7F), FloatBits(5, 2, 57344.0, 0x7E), FloatBits(2, 1, 6.0, None)
 _F8_PEAKS = ("f8", "f16", "f32")
 
-ELEMENT_TYPES: dict[DTypeName, ElementType] = {
-    "f16": ElementType(2, "float", "fp16", "float16", safetensors="F16", peaks=("f16", "f32")),
-    "bf16": ElementType(2, "float", "bf16", ml="bfloat16", safetensors="BF16", peaks=("bf16", "f32")),
-    "f32": ElementType(4, "float", "fp32", "float32", safetensors="F32"),
-    "f64": ElementType(8, "float", "fp64", "float64", safetensors="F64", peaks=("f64", "f32")),
-    "i32": ElementType(4, "integer", "i32", "int32", safetensors="I32", peaks=("i32", "f32")),
-    "i64": ElementType(8, "integer", "i64", "int64", safetensors="I64", peaks=("i64", "f32")),
-    "bool": ElementType(1, "bool", "i8", "bool", safetensors="BOOL", peaks=("bool", "f32")),
-    "i8": ElementType(1, "stored", "i8", "int8", safetensors="I8", peaks=("i8", "f16", "f32"), variance=5461),
-    "i4x2": ElementType(1, "stored", "i8", "uint8", safetensors="U8", packing=2, variance=21),
-    "f8e4m3": ElementType(
+ELEMENT_FORMATS: dict[DTypeName, ElementFormat] = {
+    "f16": ElementFormat(2, "float", "fp16", "float16", safetensors="F16", peaks=("f16", "f32")),
+    "bf16": ElementFormat(2, "float", "bf16", ml="bfloat16", safetensors="BF16", peaks=("bf16", "f32")),
+    "f32": ElementFormat(4, "float", "fp32", "float32", safetensors="F32"),
+    "f64": ElementFormat(8, "float", "fp64", "float64", safetensors="F64", peaks=("f64", "f32")),
+    "i32": ElementFormat(4, "integer", "i32", "int32", safetensors="I32", peaks=("i32", "f32")),
+    "i64": ElementFormat(8, "integer", "i64", "int64", safetensors="I64", peaks=("i64", "f32")),
+    "bool": ElementFormat(1, "bool", "i8", "bool", safetensors="BOOL", peaks=("bool", "f32")),
+    "i8": ElementFormat(1, "stored", "i8", "int8", safetensors="I8", peaks=("i8", "f16", "f32"), variance=5461),
+    "i4x2": ElementFormat(1, "stored", "i8", "uint8", safetensors="U8", packing=2, variance=21),
+    "f8e4m3": ElementFormat(
         1, "narrow", "i8", ml="float8_e4m3fn", safetensors="F8_E4M3", bits=_E4M3, peaks=_F8_PEAKS, variance=256
     ),
-    "f8e5m2": ElementType(
+    "f8e5m2": ElementFormat(
         1, "narrow", "i8", ml="float8_e5m2", safetensors="F8_E5M2", bits=_E5M2, peaks=_F8_PEAKS, variance=256
     ),
-    "f4x2": ElementType(1, "stored", "i8", "V1", bits=_E2M1, packing=2, peaks=("f4", *_F8_PEAKS), variance=9),
-    "f8e8m0": ElementType(1, "stored", "i8", ml="float8_e8m0fnu", safetensors="F8_E8M0"),
+    "f4x2": ElementFormat(1, "stored", "i8", "V1", bits=_E2M1, packing=2, peaks=("f4", *_F8_PEAKS), variance=9),
+    "f8e8m0": ElementFormat(1, "stored", "i8", ml="float8_e8m0fnu", safetensors="F8_E8M0"),
 }
 """Each value of `i4x2` is an integer of 4 bits, stored plus 8; each of `f4x2` a float with 2 bits of an exponent and 1
 of a fraction. `f8e4m3` has no infinities. `f8e8m0` is a power of two: its exponent plus 127, where 255 is NaN (OCP
 Microscaling Formats specification 1.0). To numpy, `f4x2` are bytes of no type, so that arrays tell what they are."""
 
 
-_BY_NAME: dict[str, ElementType] = dict(ELEMENT_TYPES.items())
+_BY_NAME: dict[str, ElementFormat] = dict(ELEMENT_FORMATS.items())
 
 
-def find_element_type(name: str) -> ElementType:
+def find_element_type(name: str) -> ElementFormat:
     """The type of this name; raises KeyError where there is none."""
     return _BY_NAME[name]
 
@@ -108,7 +108,7 @@ class StoredForm:
     @property
     def is_float(self) -> bool:
         """Whether values are floats: without zero points, and of a weight whose type no operand tells."""
-        return ELEMENT_TYPES[self.values].bits is not None
+        return ELEMENT_FORMATS[self.values].bits is not None
 
     def list_more(self) -> tuple[list[str], ...]:
         """The types of what may stand beside values and scales: a factor, or zero points."""
@@ -117,7 +117,7 @@ class StoredForm:
     @property
     def input_bits(self) -> int:
         """The bits of what products multiply with the weight, where they round it."""
-        kind = ELEMENT_TYPES[self.rounded]
+        kind = ELEMENT_FORMATS[self.rounded]
         return 8 * kind.width // kind.packing
 
 
@@ -148,4 +148,4 @@ def find_stored_form(values: str, scales: str) -> StoredForm | None:
     )
 
 
-_FLOATS = tuple(name for name, each in ELEMENT_TYPES.items() if each.kind == "float")
+_FLOATS = tuple(name for name, each in ELEMENT_FORMATS.items() if each.kind == "float")

@@ -14,7 +14,7 @@ from typing import Literal
 
 import msgspec
 
-from einc_runtime.plan.element_types import ELEMENT_TYPES, DTypeName, Kind
+from einc_runtime.plan.element_types import ELEMENT_FORMATS, DTypeName, Kind
 from einc_runtime.plan.work import Work
 
 HOST = "host"
@@ -30,12 +30,12 @@ LOADED_ROLES: tuple[BufferRole, ...] = ("input", "weight")
 Scalar = bool | int | float | str
 Attribute = Scalar | list[Scalar]
 
-ITEMSIZE: dict[DTypeName, int] = {name: each.width for name, each in ELEMENT_TYPES.items()}
+ITEMSIZE: dict[DTypeName, int] = {name: each.width for name, each in ELEMENT_FORMATS.items()}
 """Width of one element in bytes."""
 
 
 def _list_types(*kinds: Kind) -> tuple[DTypeName, ...]:
-    return tuple(name for name, each in ELEMENT_TYPES.items() if each.kind in kinds)
+    return tuple(name for name, each in ELEMENT_FORMATS.items() if each.kind in kinds)
 
 
 FLOATS, INTEGERS, NARROW_FLOATS = _list_types("float"), _list_types("integer"), _list_types("narrow")
@@ -44,7 +44,7 @@ QUANTIZED = _list_types("stored", "narrow")
 round what they write in them (`NARROW_LARGEST`)."""
 
 NARROW_LARGEST: dict[DTypeName, float] = {
-    name: each.bits.largest for name, each in ELEMENT_TYPES.items() if each.kind == "narrow" and each.bits
+    name: each.bits.largest for name, each in ELEMENT_FORMATS.items() if each.kind == "narrow" and each.bits
 }
 """The largest floats of 8 bits. A value becomes one by rounding to f32, if it is wider, then to the nearest float of 8
 bits, to even where two are as near. What is larger becomes the largest, with its sign, and NaN stays NaN."""

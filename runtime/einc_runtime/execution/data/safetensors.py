@@ -26,7 +26,7 @@ from einc_runtime.dtypes import ITEMSIZE, Array, storage_dtype
 from einc_runtime.errors import ArrayFault, raise_together
 from einc_runtime.execution.data.stored_bytes import StoredBytes
 from einc_runtime.execution.data.stored_floats import find_packed
-from einc_runtime.plan.element_types import ELEMENT_TYPES
+from einc_runtime.plan.element_types import ELEMENT_FORMATS
 from einc_runtime.plan.schema import MAX_RANK
 from einc_runtime.strict_json import parse_json
 
@@ -37,7 +37,7 @@ MAX_INDEX_BYTES = 64 * 2**20
 MAX_SAFETENSORS_HEADER_BYTES = 100_000_000
 """The limit of the format itself."""
 
-_NAMED = {each.safetensors: (str(name), each) for name, each in ELEMENT_TYPES.items() if each.safetensors}
+_NAMED = {each.safetensors: (str(name), each) for name, each in ELEMENT_FORMATS.items() if each.safetensors}
 _SAFETENSORS_DTYPES = {stored: name for stored, (name, each) in _NAMED.items() if each.numpy or name == "bf16"}
 """Floats of 8 bits keep the names that files have for them: what is read widens them, or not."""
 

@@ -17,11 +17,11 @@ import numpy as np
 from einc_runtime.dtypes import Array, storage_dtype
 from einc_runtime.errors import ArrayFault
 from einc_runtime.execution.data.stored_arrays import StoredArray, StoredArrays
-from einc_runtime.plan.element_types import ELEMENT_TYPES
+from einc_runtime.plan.element_types import ELEMENT_FORMATS
 from einc_runtime.plan.schema import NARROW_BLOCK, Tensor
 from einc_runtime.stored_values import decode_values
 
-F8_TYPES = {each.safetensors: str(name) for name, each in ELEMENT_TYPES.items() if each.safetensors.startswith("F8_")}
+F8_TYPES = {each.safetensors: str(name) for name, each in ELEMENT_FORMATS.items() if each.safetensors.startswith("F8_")}
 """What a plan calls the types of safetensors."""
 _FACTORS = ("_scale_inv", "_scale")
 _INVERSE = "_inv"

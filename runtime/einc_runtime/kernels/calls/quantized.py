@@ -19,7 +19,7 @@ from einc_runtime.kernels import indices
 from einc_runtime.kernels.base import Invocation, dtype_name
 from einc_runtime.kernels.calls.contract import group_indices
 from einc_runtime.kernels.indices import NamedArray
-from einc_runtime.plan.element_types import ELEMENT_TYPES, StoredForm, find_stored_form
+from einc_runtime.plan.element_types import ELEMENT_FORMATS, StoredForm, find_stored_form
 from einc_runtime.plan.index_equations import Names, parse_index_equation
 
 
@@ -64,7 +64,7 @@ class QuantizedWeight:
     @property
     def packing(self) -> int:
         """Elements in a stored value."""
-        return ELEMENT_TYPES[self.form.values].packing
+        return ELEMENT_FORMATS[self.form.values].packing
 
     @property
     def shape(self) -> tuple[int, ...]:

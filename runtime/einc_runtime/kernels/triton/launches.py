@@ -22,7 +22,7 @@ from einc_runtime.dtypes import Array, DType, find_dtype_name, storage_dtype
 from einc_runtime.kernels.gpu import WORKSPACE_ALIGNMENT, GpuArray
 from einc_runtime.kernels.triton.gemm import Gemm
 from einc_runtime.kernels.views import strides_of
-from einc_runtime.plan.element_types import ELEMENT_TYPES
+from einc_runtime.plan.element_types import ELEMENT_FORMATS
 
 POINTER_ALIGNMENT = 16
 """Bytes of the widest access to memory, which is used for pointers that are known to be aligned to it."""
@@ -30,7 +30,7 @@ POINTER_ALIGNMENT = 16
 SCRATCH = 1 << 62
 """Addresses from here on are offsets in a kernel's workspace, whose address is known only when it is bound."""
 
-SIGNATURE_TYPES = {**{str(name): each.triton for name, each in ELEMENT_TYPES.items()}, "i16": "i16"}
+SIGNATURE_TYPES = {**{str(name): each.triton for name, each in ELEMENT_FORMATS.items()}, "i16": "i16"}
 """The plan's names of types, and of bits that are only moved -> their names in Triton's signatures. A bool is a byte
 in memory, and so is a float of 8 bits, which sources widen and round by its bits: not all GPUs know the types."""
 

@@ -14,14 +14,14 @@ from __future__ import annotations
 import struct
 from collections.abc import Sequence
 
-from einc_runtime.plan.element_types import ELEMENT_TYPES, FloatBits
+from einc_runtime.plan.element_types import ELEMENT_FORMATS, FloatBits
 
 _F32_FRACTION_BITS, _F32_BIAS = 23, 127
 _F16_BIAS, _F16_EXPONENT_AND_FRACTION = 15, 15
 
-_FORMS: dict[str, FloatBits] = {name: each.bits for name, each in ELEMENT_TYPES.items() if each.bits is not None}
+_FLOAT_BITS: dict[str, FloatBits] = {name: each.bits for name, each in ELEMENT_FORMATS.items() if each.bits is not None}
 _EXPONENTS = "f8e8m0"
-WIDENED = frozenset((*_FORMS, _EXPONENTS))
+WIDENED_TYPES = frozenset((*_FLOAT_BITS, _EXPONENTS))
 """Types that have a function `widen_TYPE`, which takes bits in an integer, and ignores those that the type lacks."""
 
 _WIDEN_EXPONENTS = f"""
@@ -38,8 +38,8 @@ def widen_{_EXPONENTS}(stored):
 def write_narrow_helpers(lines: Sequence[str]) -> str:
     """The functions that some lines call."""
     text = "\n".join(lines)
-    widening = [_write_widening(kind, form) for kind, form in _FORMS.items() if f"widen_{kind}(" in text]
-    rounding = [_write_rounding(kind, form) for kind, form in _FORMS.items() if f"narrow_{kind}(" in text]
+    widening = [_write_widening(kind, form) for kind, form in _FLOAT_BITS.items() if f"widen_{kind}(" in text]
+    rounding = [_write_rounding(kind, form) for kind, form in _FLOAT_BITS.items() if f"narrow_{kind}(" in text]
     return "".join([*widening, *[_WIDEN_EXPONENTS] * (f"widen_{_EXPONENTS}(" in text), *rounding])
 
 

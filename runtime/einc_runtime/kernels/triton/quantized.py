@@ -34,7 +34,7 @@ from einc_runtime.kernels.triton.source import (
     index_cast,
     power_of_two,
 )
-from einc_runtime.plan.element_types import ELEMENT_TYPES, StoredForm
+from einc_runtime.plan.element_types import ELEMENT_FORMATS, StoredForm
 from einc_runtime.plan.index_equations import parse_index_equation
 
 MAX_STORED_ROWS = 16
@@ -230,7 +230,7 @@ def _load_stored(weight: QuantizedWeight, operands: Sequence[PointerOperand], st
 
 def _decode(number: str, form: StoredForm) -> list[str]:
     """The expressions for the values in a stored byte, which is an i32 in `number`."""
-    if ELEMENT_TYPES[form.values].packing == 1:
+    if ELEMENT_FORMATS[form.values].packing == 1:
         return [f"widen_{form.values}({number})" if form.is_float else number]
     if form.is_float:
         return [f"widen_{form.values}({half})" for half in (number, f"{number} >> 4")]

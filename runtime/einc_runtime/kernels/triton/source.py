@@ -9,7 +9,7 @@ from dataclasses import dataclass, replace
 from einc_runtime.dtypes import ITEMSIZE, Array
 from einc_runtime.kernels.base import address, dtype_name
 from einc_runtime.kernels.triton.launches import POINTER_ALIGNMENT, Argument, KernelLaunch, KernelSource, Table
-from einc_runtime.kernels.triton.narrow_floats import WIDENED, write_narrow_helpers
+from einc_runtime.kernels.triton.narrow_floats import WIDENED_TYPES, write_narrow_helpers
 
 BYTES = {**ITEMSIZE, "i8": 1, "i16": 2}
 
@@ -67,7 +67,7 @@ class PointerOperand:
         """The expression for loaded elements in their compute type."""
         if self.dtype == "bool":
             return f"{loaded} != 0"
-        if self.dtype in WIDENED:
+        if self.dtype in WIDENED_TYPES:
             return f"widen_{self.dtype}({loaded})"
         return f"{loaded}.to(tl.float32)" if self.dtype in ("f16", "bf16") else loaded
 

@@ -11,7 +11,7 @@ from __future__ import annotations
 import math
 from dataclasses import replace
 
-from einc_runtime.plan.element_types import ELEMENT_TYPES, DTypeName, find_stored_form
+from einc_runtime.plan.element_types import ELEMENT_FORMATS, DTypeName, find_stored_form
 from einc_runtime.plan.index_equations import parse_index_equation
 from einc_runtime.plan.meaning.equations import place_names, read_windows
 from einc_runtime.plan.meaning.terms import (
@@ -86,7 +86,7 @@ def rounded_product(applied: Application) -> OperatorMeaning:
 
 
 def _multiply(applied: Application, tensor: TensorForm, stored: tuple[TensorForm, ...], group: int) -> OperatorMeaning:
-    is_float = bool(stored) and ELEMENT_TYPES[stored[0].dtype].bits is not None
+    is_float = bool(stored) and ELEMENT_FORMATS[stored[0].dtype].bits is not None
     weight, unit = _read_weight(applied, stored, group, tensor.dtype if is_float else None)
     applied.require(tensor.dtype == weight.dtype, f"of {tensor} and {weight}")
     equation, dims = parse_index_equation(applied.value("indices", str)), applied.items("dims", str)
@@ -130,11 +130,11 @@ def _read_weight(
     applied.require(2 <= len(stored) <= 3 and stored[0].rank > 0 and group >= 0, "there are no values and scales")
     values, scales, *more = stored
     form = find_stored_form(values.dtype, scales.dtype)
-    found = f"of {values} with {', '.join(map(str, stored[1:]))}"
-    applied.require(form is not None and [each.dtype for each in more] in form.list_more(), found)
+    operands_text = f"of {values} with {', '.join(map(str, stored[1:]))}"
+    applied.require(form is not None and [each.dtype for each in more] in form.list_more(), operands_text)
     assert form is not None
     applied.require(dtype in NARROW_FLOATS_OF if form.is_float else dtype is None, f"of {values} with {scales}")
-    packing = ELEMENT_TYPES[form.values].packing
+    packing = ELEMENT_FORMATS[form.values].packing
     *rows, last = values.shape
     extent = last * packing
     fits = group == form.group if form.group else group % RUN == 0
@@ -143,7 +143,7 @@ def _read_weight(
     dims = values.dims[: len(each)]
     beside = ((), ()) if form.has_factor else (dims, each)
     fit = (scales.dims, scales.shape) == (dims, each) and all((m.dims, m.shape) == beside for m in more)
-    applied.require(fit, found)
+    applied.require(fit, operands_text)
     unit = group or (packing if packing == 1 or extent % RUN else RUN)
     return TensorForm(values.dims, (*rows, extent), dtype or scales.dtype), unit
 
