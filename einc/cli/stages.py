@@ -4,11 +4,13 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
+from einc.errors import UsageError
+
 if TYPE_CHECKING:
     from einc.compiler import Compiled
     from einc_runtime.plan.schema import Bundle, Exchange
 
-STAGES = ("ast", "source-graph", "graph", "logical", "exprog", "device", "bundle")
+STAGES = ("ast", "source-graph", "graph", "search", "logical", "exprog", "device", "bundle")
 
 
 def dump_syntax(text: str, file: str) -> str:
@@ -26,6 +28,12 @@ def dump_stage(compiled: Compiled, stage: str) -> str:
             from einc.graph.graph import dump_graph
 
             return dump_graph(compiled.source if stage == "source-graph" else compiled.graph)
+        case "search":
+            from einc.options import FASTEST
+
+            if compiled.options.selector != FASTEST:
+                raise UsageError(f"--emit search: the selector {compiled.options.selector} searches nothing")
+            return "\n".join(compiled.selected.walk) or "# plans of few layers, or of stages, were searched\n"
         case "logical":
             from einc.logical.plan import dump_plan
 

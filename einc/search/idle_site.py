@@ -51,7 +51,7 @@ def find_fastest_or_idle(
     fewer = find_fastest(graph, machine, sites - 1, budget=budget, **options)
     if fewer.program is None or fewer.program.predicted_ms >= selected.program.predicted_ms:
         return selected
-    return _leave_idle(fewer.program, selected)
+    return replace(_leave_idle(fewer.program, selected), walk=selected.walk + fewer.walk)
 
 
 def _has_fewer_divisors(sites: int) -> bool:
