@@ -112,7 +112,7 @@ def test_with_no_machine_the_host_is_it_and_a_line_says_so(
     assert len(decode((tmp_path / "p.bin").read_bytes()).devices) == 3
 
 
-@pytest.mark.parametrize("stage", ["ast", "source-graph", "graph", "logical", "exprog", "device", "bundle"])
+@pytest.mark.parametrize("stage", ["ast", "source-graph", "graph", "search", "logical", "exprog", "device", "bundle"])
 def test_every_stage_has_a_text(stage: str, einc: Callable[..., Any], model: Path, tmp_path: Path) -> None:
     result = einc("compile", model, "-m", "dgx-a100", "--emit", stage)
     assert (result.code, result.err) == (0, "")
