@@ -13,7 +13,7 @@ from dataclasses import dataclass, replace
 
 from einc.core.intervals import Intervals
 from einc.errors import CapacityError
-from einc.graph.graph import Graph, Node, count_resident_bytes
+from einc.graph.graph import Graph, Node, count_resident_bytes, updates_state
 from einc.logical.optimize import build_choices
 from einc.logical.plan import Candidate, LogicalPlan
 from einc.logical.problem import build_problem
@@ -21,7 +21,7 @@ from einc.machines.model import Machine
 from einc.physical.program import DeviceProgram
 from einc.plan_report import Contender
 from einc.search.result import SelectedPlan
-from einc.training.recomputation import AGAIN, ForwardPart
+from einc.training.recomputation import AGAIN
 
 MIN_LAYERED = 1_000
 """Operators of a step from which on it is planned so: a search over as many takes minutes."""
@@ -41,19 +41,16 @@ class LayeredStep:
 
     full_graph: Graph
     small_graph: Graph
-    loss: str
 
     def limit_memory(self, machine: Machine, sites: int) -> Machine | None:
-        """The machine without the memory that the other layers take at least, evenly over its sites: for what they
-        keep, and for values that gradients read. None where nothing is left."""
-        omitted = self._measure(self.full_graph) - self._measure(self.small_graph)
-        left = min(site.memory_bytes for site in machine.sites) - omitted // sites
+        """The machine without the memory that the other layers take, evenly over its sites. None where nothing is
+        left."""
+        left = min(site.memory_bytes for site in machine.sites) - self.measure_omitted(sites)
         return machine.limit_memory(left) if left > 0 else None
 
-    def _measure(self, graph: Graph) -> int:
-        table, part = graph.tensor_table(), ForwardPart(graph, self.loss)
-        values = sum(table[name].desc.type.size * table[name].desc.dtype.itemsize for name in part.read_late)
-        return count_resident_bytes(graph) + values
+    def measure_omitted(self, sites: int) -> int:
+        """The bytes of a site that the other layers take if nothing of theirs is on two sites."""
+        return (measure_peak_bytes(self.full_graph) - measure_peak_bytes(self.small_graph)) // sites
 
     def expand(self, plan: LogicalPlan, build: Callable[[LogicalPlan], DeviceProgram]) -> SelectedPlan:
         """The plan of the whole step with the cuts of one of the small step."""
@@ -81,6 +78,23 @@ class LayeredStep:
             options = next((cuts_by_key[key] for key in _list_keys(node) if key in cuts_by_key), None)
             matched.append(None if options is None else options[len(options) // 2])
         return matched
+
+
+def measure_peak_bytes(graph: Graph) -> int:
+    """The most bytes that all sites of a step keep together if nothing is on two of them: states, and the values that
+    are in use at once, in the order of the graph."""
+    table = graph.tensor_table()
+    last = {name: n for n, node in enumerate(graph.nodes) for name in node.inputs}
+    ending: dict[int, int] = {}
+    most = live = 0
+    for n, node in enumerate(graph.nodes):
+        for name in () if updates_state(node.operator) else node.outputs:
+            size = table[name].desc.type.size * table[name].desc.dtype.itemsize
+            live += size
+            ending[last.get(name, n)] = ending.get(last.get(name, n), 0) + size
+        most = max(most, live)
+        live -= ending.pop(n, 0)
+    return count_resident_bytes(graph) + most
 
 
 def _list_keys(node: Node) -> list[object]:

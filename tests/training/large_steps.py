@@ -2,28 +2,38 @@
 
     python -m tests.training.large_steps [CASE ...]
 
-Nothing is run: times are predicted, with naive exchanges. All plans of a case compute the same things again.
+Nothing is run: times are predicted, with naive exchanges. The search chooses what is computed again; well-known plans
+compute the same things again. `large_steps.json` keeps the rows of each case, so that the table can be made by parts.
 """
 
 from __future__ import annotations
 
+import json
 import sys
 import time
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 
-from einc.compiler import compile_model
+from einc.compiler import Compiled, compile_model
 from einc.logical.optimize import build_choices
 from einc.logical.plan import LogicalPlan
 from einc.logical.problem import build_problem
-from einc.machines.model import Machine
 from einc.options import CompileOptions
 from einc.physical.build import build
+from einc.physical.program import DeviceProgram
 from einc.search.baselines import build_baselines
+from einc.training.recomputation import count_again
+from tests.bench.report import write
 
-LLAMA = Path(__file__).parents[2] / "models" / "llama.ein"
+ROOT = Path(__file__).parents[2]
+LLAMA, PAGE, ROWS = ROOT / "models" / "llama.ein", ROOT / "docs" / "training.md", Path(__file__).with_suffix(".json")
+HEAD = (
+    "| sequences x tokens | plan | predicted, ms | GiB per site | planned in, s of one core |",
+    "| --- | --- | ---: | ---: | ---: |",
+)
 GIB = 1 << 30
+BASELINES = ("fsdp", "megatron", "data")
 
 
 @dataclass(frozen=True)
@@ -33,15 +43,10 @@ class Case:
     machine: str
     sites: int
     batch: int
-    recompute: str
     params: Mapping[str, int] = field(default_factory=dict)
 
 
-CASES = {
-    "8b": Case("dgx-h100", 8, 64, "none"),
-    "8b-cheap": Case("dgx-h100", 8, 96, "cheap"),
-    "8b-blocks": Case("dgx-h100", 8, 192, "blocks"),
-}
+CASES = {f"8b-{batch}": Case("dgx-h100", 8, batch) for batch in (16, 64, 96, 192)}
 
 
 def write_text() -> str:
@@ -57,45 +62,46 @@ def write_text() -> str:
     )
 
 
-def show(name: str, case: Case) -> None:
-    """Prints the rows of a case."""
+def compile_step(case: Case) -> Compiled:
     definitions = tuple((key, str(value)) for key, value in {"batch": case.batch, **case.params}.items())
     options = CompileOptions(
         case.machine, case.sites, definitions, train="loss", optimizer="adamw", clip=1.0, precision="bf16",
-        schedule="naive", recompute=case.recompute,
+        schedule="naive",
     )  # fmt: skip
-    started = time.perf_counter()
-    compiled = compile_model(write_text(), "llama.ein", options)
-    program, plan = compiled.program, compiled.plan
-    seconds = time.perf_counter() - started
-    again = sum(node.name.endswith(".again") for node in plan.graph.nodes)
-    print(
-        f"| {name}: {case.batch} x 1,024 on {case.sites} | einc, {again} computed again | {program.predicted_ms:,.0f} "
-        f"| {max(program.memory) / GIB:.1f} | {seconds:.0f} |",
-        flush=True,
-    )
+    return compile_model(write_text(), "llama.ein", options)
+
+
+def make_rows(case: Case) -> Iterator[str]:
+    started = time.process_time()
+    compiled = compile_step(case)
+    program, plan, machine = compiled.program, compiled.plan, compiled.target.machine
+    seconds, again = time.process_time() - started, count_again(plan.graph)
+    limit = machine.sites[0].memory_bytes
+    label = f"einc, {again:,} operators again" if again else "einc"
+    yield f"| {case.batch} x 1,024 | {label} | {describe(program, limit)} | {seconds:.0f} |"
     problem = build_problem(plan.graph, case.sites, flexible=True)
-    for baseline in build_baselines(plan.graph, problem, case.sites, ["fsdp", "megatron", "data"]):
-        if baseline.chosen is not None:
+    for baseline in build_baselines(plan.graph, problem, case.sites, BASELINES):
+        if baseline.chosen is not None and baseline.same_as is None:
             choices = build_choices(plan.graph, problem, baseline.chosen)
-            show_baseline(
-                baseline.name,
-                LogicalPlan(plan.graph, case.sites, baseline.name, choices, False, 0),
-                compiled.target.machine,
-            )
+            known = LogicalPlan(plan.graph, case.sites, baseline.name, choices, False, 0)
+            yield f"| | {baseline.name} | {describe(build(known, machine, check_memory=False), limit)} | |"
 
 
-def show_baseline(name: str, plan: LogicalPlan, machine: Machine) -> None:
-    program = build(plan, machine, check_memory=False)
-    memory, limit = max(program.memory), machine.sites[0].memory_bytes
-    print(f"| | {name} | {program.predicted_ms:,.0f}{'' if memory <= limit else ' (does not fit)'} "
-          f"| {memory / GIB:.1f} | |", flush=True)  # fmt: skip
+def describe(program: DeviceProgram, limit: int) -> str:
+    memory = max(program.memory)
+    time_ms = f"{program.predicted_ms:,.0f}" if memory <= limit else "does not fit"
+    return f"{time_ms} | {memory / GIB:.1f}"
 
 
 def main() -> int:
-    print("| step | plan | predicted, ms | GiB per site | planned in, s |\n| --- | --- | ---: | ---: | ---: |")
+    kept: dict[str, list[str]] = json.loads(ROWS.read_text()) if ROWS.exists() else {}
     for name in sys.argv[1:] or CASES:
-        show(name, CASES[name])
+        kept[name] = []
+        for row in make_rows(CASES[name]):
+            print(row, flush=True)
+            kept[name].append(row)
+        ROWS.write_text(json.dumps({name: kept[name] for name in CASES if name in kept}, indent=1) + "\n")
+    write("training steps", "\n".join((*HEAD, *(row for name in CASES for row in kept.get(name, ())))), PAGE)
     return 0
 
 
