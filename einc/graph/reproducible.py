@@ -6,7 +6,7 @@ from dataclasses import replace
 
 from einc.graph.graph import Graph
 from einc.ops.reproducible import ReproducibleOperator
-from einc_runtime.plan.signatures import require_order
+from einc_runtime.plan.reproducible import require_order
 
 
 def make_reproducible(graph: Graph) -> Graph:

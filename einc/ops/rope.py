@@ -29,7 +29,7 @@ from einc.ops.arguments import (
 )
 from einc.ops.base import Attributes, Operator
 from einc.ops.derived import DerivedMappedOperator
-from einc_runtime.plan.signatures import ROPE_SCALINGS
+from einc_runtime.plan.meaning.rows import ROPE_SCALINGS
 
 if TYPE_CHECKING:
     from einc.ops.base import Array

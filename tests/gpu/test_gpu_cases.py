@@ -13,11 +13,11 @@ from einc_runtime.environment import ATTENTION
 from einc_runtime.execution.cuda import executor as cuda
 from einc_runtime.execution.cuda.executor import CudaExecutor
 from einc_runtime.execution.session import Session
+from einc_runtime.kernels.base import COMPOSED_KERNELS
 from einc_runtime.kernels.cuda.cublas import CublasError
 from einc_runtime.kernels.triton import builders
 from einc_runtime.plan.aggregate_definitions import DEFINED_EXACT
 from einc_runtime.plan.schema import AggregateTask, KernelTask
-from einc_runtime.plan.signatures import COMPOSED_KERNELS
 from tests.gpu import benchmark, products, steps
 from tests.gpu.benchmark import compiled as compiled_benchmark
 from tests.gpu.benchmark import measured

@@ -15,7 +15,7 @@ from einc.machines.load import format_machine, parse_machine
 from einc.machines.model import KernelRate, Machine, Resource, Site
 from einc.machines.schema import TaskName
 from einc_runtime.kernels.registry import JOINT_AGGREGATIONS
-from einc_runtime.plan.signatures import SIGNATURES
+from einc_runtime.plan.reproducible import ADDING_KERNELS, SUMLESS_KERNELS
 from tests.support.paced import within
 
 GOOD = {
@@ -63,7 +63,7 @@ def test_a_measured_machine():
 def test_every_kernel_of_the_runtime_can_be_measured():
     # The time of an operator of a package comes from its own flops and bytes.
     others = {"aggregate", "copy", "transfer", *(f"aggregate_{name}" for name in JOINT_AGGREGATIONS["numpy"])}
-    assert set(get_args(TaskName)) == (set(SIGNATURES) - {"custom"}) | others
+    assert set(get_args(TaskName)) == ADDING_KERNELS | SUMLESS_KERNELS | others
 
 
 def test_rules_stand_for_resources():

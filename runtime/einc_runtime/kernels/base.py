@@ -158,6 +158,9 @@ class JointInvocation(Generic[View]):
         return JointInvocation(self.aggregation, reads, writes, self.dims, self.definition)
 
 
+COMPOSED_KERNELS = frozenset({"index"})
+"""Kernels that move elements and leave what is computed to another kernel, of which each runtime has a form."""
+
 KernelBuilder = Callable[[Invocation[Array]], Kernel]
 """Prepares one invocation."""
 

@@ -12,6 +12,7 @@ from functools import partial
 
 from einc_runtime.dtypes import Array
 from einc_runtime.kernels.base import (
+    COMPOSED_KERNELS,
     Invocation,
     JointInvocation,
     Kernel,
@@ -25,7 +26,7 @@ from einc_runtime.kernels.calls.map import aggregation_as_map
 from einc_runtime.kernels.fold import build_combine
 from einc_runtime.kernels.index import build_index
 from einc_runtime.kernels.llvm import compiler
-from einc_runtime.plan.signatures import COMPOSED_KERNELS, require_order
+from einc_runtime.plan.reproducible import require_order
 
 PROVIDERS: dict[str, dict[str, tuple[str, str]]] = {
     "numpy": {
@@ -111,7 +112,7 @@ def prepare(invocation: Invocation[Array], provider: str = FASTEST_PROVIDER) -> 
     if not invocation.is_reproducible:
         build: KernelBuilder = find_kernel_builder(invocation.name, table)
         return compiler.bind_alike(build(invocation))
-    ordered = REPRODUCIBLE if require_order(invocation.name) == "stated" else table | REPRODUCIBLE
+    ordered = REPRODUCIBLE if require_order(invocation.name) else table | REPRODUCIBLE
     with compiler.compile_all():
         build = find_kernel_builder(invocation.name, ordered)
         return compiler.bind_alike(build(invocation.without_mark()))

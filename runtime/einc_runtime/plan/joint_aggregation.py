@@ -1,4 +1,4 @@
-"""Which tensors aggregate together, and what must hold for operations and tasks that aggregate them.
+"""Which tensors aggregate together, and what must hold for tasks that aggregate them.
 
 An *aggregation group* is a tensor with all tensors that aggregate together with it. Most tensors are alone in their
 group. The outputs of a joint aggregation form one group, and their partial copies are combined as tuples (the two parts
@@ -12,12 +12,9 @@ from dataclasses import dataclass
 
 from einc_runtime.errors import PlanFault
 from einc_runtime.plan.aggregate_definitions import DEFINED, DEFINED_EXACT
-from einc_runtime.plan.checks import require, require_position, require_unique
+from einc_runtime.plan.checks import require
 from einc_runtime.plan.regions import ExecutablePlan
-from einc_runtime.plan.schema import AggregateTask, AggregationName, Block, Bundle, JointAggregation, Operation, Tensor
-
-SINGLE = frozenset({"sum", "max", "min", "prod"})
-"""The aggregations of single tensors."""
+from einc_runtime.plan.schema import AggregateTask, AggregationName, Block, Operation, Tensor
 
 DEFINITIONS: frozenset[str] = frozenset({DEFINED, DEFINED_EXACT})
 """Those of single tensors or of tuples; all others combine tuples."""
@@ -68,53 +65,6 @@ def aggregation_groups(plan: ExecutablePlan) -> dict[int, AggregationGroup]:
     for operation in plan.operations:
         groups.update(groups_of(operation, plan.tensors))
     return groups
-
-
-def require_joint_aggregations(bundle: Bundle, operation: Operation, where: str) -> None:
-    """The joint aggregations of an operation fit its outputs, and every function puts out blocks that belong together.
-
-    The operation's outputs and functions have been checked before.
-    """
-    members: list[int] = []
-    for n, joint in enumerate(operation.joint_aggregations):
-        _require_joint_aggregation(bundle, operation, joint, f"{where}.joint_aggregations[{n}]")
-        members += joint.outputs
-    require_unique(members, f"{where}.joint_aggregations")
-    for j, aggregation in enumerate(operation.aggregations):
-        fits = aggregation in DEFINITIONS or (aggregation in SINGLE) is (j not in members)
-        how = "in a joint aggregation" if j in members else "in no joint aggregation"
-        require(fits, f"{where}.aggregations[{j}]", f"{aggregation}, and output {j} is {how}")
-
-
-def _require_joint_aggregation(bundle: Bundle, operation: Operation, joint: JointAggregation, where: str) -> None:
-    require(len(joint.outputs) >= 2, f"{where}.outputs", "a joint aggregation has at least two")
-    for j in joint.outputs:
-        require_position(j, len(operation.outputs), "output", f"{where}.outputs")
-    names = {operation.aggregations[j] for j in joint.outputs}
-    require(len(names) == 1, f"{where}.outputs", f"they aggregate by {' and '.join(sorted(names))}")
-    shapes = [bundle.tensors[operation.outputs[j]].shape for j in joint.outputs]
-    require(len(joint.dims) == len(shapes), f"{where}.dims", f"{len(joint.dims)} lists for {len(shapes)} members")
-    require(joint.dims[0] == tuple(range(len(shapes[0]))), f"{where}.dims[0]", "not the primary's own, in order")
-    for n, (dims, shape) in enumerate(zip(joint.dims, shapes, strict=True)):
-        for d in dims:
-            require_position(d, len(shapes[0]), "dimension", f"{where}.dims[{n}]")
-        require_unique(dims, f"{where}.dims[{n}]")
-        extents = tuple(shapes[0][d] for d in dims)
-        require(extents == shape, f"{where}.dims[{n}]", f"extents {extents}, where the member has {shape}")
-    for d in joint.uncut:
-        require_position(d, len(shapes[0]), "dimension", f"{where}.whole")
-    require_unique(joint.uncut, f"{where}.whole")
-    never_cut = {d for d in range(len(shapes[0])) if d in joint.uncut or any(d not in dims for dims in joint.dims)}
-    for f, function in enumerate(operation.functions):
-        primary = function.outputs[joint.outputs[0]]
-        for n, (j, dims) in enumerate(zip(joint.outputs, joint.dims, strict=True)):
-            expected = primary.projected(dims)
-            if function.outputs[j] != expected:
-                message = f"{function.outputs[j]}, where member {n} has {expected}"
-                raise PlanFault(message, where=f"{where}, function {f}")
-        for d in sorted(never_cut):
-            spans = (primary.lower[d], primary.upper[d]) == (0, shapes[0][d])
-            require(spans, f"{where}, function {f}", f"dimension {d} of {primary} must be whole")
 
 
 def require_aggregation(

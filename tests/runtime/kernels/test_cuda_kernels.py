@@ -15,7 +15,7 @@ import pytest
 from einc_runtime.environment import KERNEL_CACHE
 from einc_runtime.errors import MissingFault, PlanFault
 from einc_runtime.kernels import registry
-from einc_runtime.kernels.base import Invocation, JointInvocation
+from einc_runtime.kernels.base import COMPOSED_KERNELS, Invocation, JointInvocation
 from einc_runtime.kernels.cuda import kernel_cache, kernels, triton_compile
 from einc_runtime.kernels.cuda.cublas import WORKSPACE
 from einc_runtime.kernels.cuda.triton_compile import KernelBinary
@@ -24,7 +24,6 @@ from einc_runtime.kernels.triton import builders
 from einc_runtime.kernels.triton.kernels import LaunchCache, cache_key
 from einc_runtime.kernels.triton.launches import SCRATCH, KernelLaunch, StatusPointer, Table, as_layout
 from einc_runtime.plan.schema import Block
-from einc_runtime.plan.signatures import COMPOSED_KERNELS
 from tests.support.gpu_invocations import INVOCATIONS, JOINT_AGGREGATIONS, array, joint_launches
 
 H100 = GpuTarget(0, "an H100", (9, 0), 132)

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import functools
-from types import SimpleNamespace
 from typing import Any
 
 import msgspec
@@ -20,7 +19,7 @@ from einc.physical.build import build
 from einc.physical.records import emit
 from einc_runtime.errors import PlanFault
 from einc_runtime.plan.codec import decode, encode
-from einc_runtime.plan.joint_aggregation import require_joint_aggregations
+from einc_runtime.plan.meaning.operations import prove_operations
 from einc_runtime.plan.proof import prove
 from einc_runtime.plan.schema import AggregateTask, Block, Bundle, JointAggregation, Region
 from einc_runtime.plan.validation import validate
@@ -70,62 +69,24 @@ def test_the_plans_themselves_are_fine() -> None:
 
 
 LISTS = ((0, 1), (0, 1))
-MERGES = {
-    "none": ((), "aggregations[0]: topk, and output 0 is in no joint aggregation"),
-    "of one": (
-        (JointAggregation((0,), ((0, 1),), ()),),
-        "joint_aggregations[0].outputs: a joint aggregation has at least two",
-    ),
-    "one twice": ((JointAggregation((0, 0), LISTS, ()),), "occurs here twice"),
-    "unknown output": ((JointAggregation((0, 2), LISTS, ()),), "no output 2"),
-    "negative output": ((JointAggregation((0, -1), LISTS, ()),), "no output -1"),
-    "the same again": ((JointAggregation((0, 1), LISTS, ()),) * 2, "occurs here twice"),
-    "a list too few": ((JointAggregation((0, 1), ((0, 1),), ()),), "1 lists for 2 members"),
-    "no dimensions": ((JointAggregation((0, 1), ((), ()), ()),), "not the primary's own"),
-    "unknown dimension": ((JointAggregation((0, 1), ((0, 1), (0, 2)), ()),), "no dimension 2"),
-    "fewer dimensions": (
-        (JointAggregation((0, 1), ((0, 1), (0,)), ()),),
-        "extents (4,), where the member has (4, 3)",
-    ),
-    "dimension twice": ((JointAggregation((0, 1), ((0, 1), (0, 0)), ()),), "occurs here twice"),
-    "unknown whole": ((JointAggregation((0, 1), LISTS, (2,)),), "no dimension 2"),
-    "whole twice": ((JointAggregation((0, 1), LISTS, (1, 1)),), "occurs here twice"),
-    "what is cut is whole": ((JointAggregation((0, 1), LISTS, (0,)),), "dimension 0 of [0:2, 0:3] must be whole"),
+CHANGES: dict[str, dict[str, Any]] = {
+    "none": {"joint_aggregations": ()},
+    "of one": {"joint_aggregations": (JointAggregation((0,), ((0, 1),), (1,)),)},
+    "the same again": {"joint_aggregations": (JointAggregation((0, 1), LISTS, (1,)),) * 2},
+    "unknown output": {"joint_aggregations": (JointAggregation((0, 2), LISTS, (1,)),)},
+    "transposed": {"joint_aggregations": (JointAggregation((0, 1), ((0, 1), (1, 0)), (1,)),)},
+    "what is cut is whole": {"joint_aggregations": (JointAggregation((0, 1), LISTS, (0,)),)},
+    "sums": {"aggregations": ("sum", "sum")},
+    "two names": {"aggregations": ("topk", "logsumexp")},
 }
 
 
-@pytest.mark.parametrize("what", MERGES)
-def test_a_lie_about_a_merge_is_named(what: str) -> None:
-    merges, message = MERGES[what]
-    with pytest.raises(PlanFault) as caught:
-        validate(with_operation(plan(), joint_aggregations=merges))
-    assert message in caught.value.render()
-
-
-@pytest.mark.parametrize(
-    ("names", "message"),
-    [
-        (("sum", "sum"), "sum, and output 0 is in a joint aggregation"),
-        (("topk", "logsumexp"), "they aggregate by logsumexp and topk"),
-        (("topk", "sum"), "they aggregate by sum and topk"),
-        (("logsumexp", "logsumexp"), "topk, where the tensor's is logsumexp"),
-    ],
-)
-def test_members_have_one_aggregation_of_tuples(names: tuple[str, str], message: str) -> None:
-    with pytest.raises(PlanFault) as caught:
-        validate(with_operation(plan(), aggregations=names))
-    assert message in caught.value.render()
-
-
-def test_members_transposed_are_not_those_of_the_functions() -> None:
-    operation = plan().operations[0]
-    with pytest.raises(PlanFault, match="extents"):
-        validate(
-            with_operation(
-                plan(),
-                joint_aggregations=(msgspec.structs.replace(operation.joint_aggregations[0], dims=((0, 1), (1, 0))),),
-            )
-        )
+@pytest.mark.parametrize("what", CHANGES)
+def test_an_operation_aggregates_together_what_its_family_does(what: str) -> None:
+    (field,) = CHANGES[what]
+    with pytest.raises(PlanFault, match="where topk with its attributes has") as caught:
+        validate(with_operation(plan(), **CHANGES[what]))
+    assert caught.value.where == f"operations[0].{field}"
 
 
 def test_blocks_of_one_function_belong_together() -> None:
@@ -135,8 +96,8 @@ def test_blocks_of_one_function_belong_together() -> None:
         msgspec.structs.replace(f, outputs=(f.outputs[0], functions[k].outputs[1]))
         for f, k in zip(functions, (2, 3, 0, 1), strict=True)
     ]
-    with pytest.raises(PlanFault, match="where member 1 has"):
-        validate(with_operation(plan(), functions=tuple(crossed)))
+    with pytest.raises(PlanFault, match="where its intervals and topk give"):
+        prove_operations(with_operation(plan(), functions=tuple(crossed)))
 
 
 def test_lists_are_not_cut() -> None:
@@ -147,8 +108,8 @@ def test_lists_are_not_cut() -> None:
         rows = (function.outputs[0].lower[0], function.outputs[0].upper[0])
         part = Block((rows[0], (0, 2)[n % 2]), (rows[1], (2, 3)[n % 2]))
         halves.append(msgspec.structs.replace(function, outputs=(part, part)))
-    with pytest.raises(PlanFault, match=r"dimension 1 of .* must be whole"):
-        validate(with_operation(plan(), functions=tuple(halves)))
+    with pytest.raises(PlanFault, match="where its intervals and topk give"):
+        prove_operations(with_operation(plan(), functions=tuple(halves)))
 
 
 def narrow(region: Region) -> Region:
@@ -236,29 +197,6 @@ def test_any_one_task_left_out_is_noticed(sites: int) -> None:
         shifted = tuple(msgspec.structs.replace(t, after=tuple(b - (b > at) for b in t.after if b != at)) for t in left)
         with pytest.raises(PlanFault):
             prove(msgspec.structs.replace(bundle, tasks=shifted))
-
-
-@pytest.mark.parametrize(("cut", "words"), [(0, None), (1, r"dimension 1 of \[0:4, 0:3\] must be whole")])
-def test_no_function_cuts_what_a_member_lacks(cut: int, words: str | None) -> None:
-    """Like attention's results with their log-sum-exps: whoever has a part of the width has no weight of its own."""
-    shapes = ((4, 6), (4,))
-    merge = JointAggregation((0, 1), ((0, 1), (0,)), ())
-    halves = []
-    for part in range(2):
-        bounds = [(0, extent) for extent in shapes[0]]
-        half = shapes[0][cut] // 2
-        bounds[cut] = (part * half, (part + 1) * half)
-        primary = Block(tuple(lo for lo, _ in bounds), tuple(up for _, up in bounds))
-        halves.append(SimpleNamespace(outputs=(primary, Block(primary.lower[:1], primary.upper[:1]))))
-    operation: Any = SimpleNamespace(
-        outputs=(0, 1), aggregations=("logsumexp",) * 2, joint_aggregations=(merge,), functions=tuple(halves)
-    )
-    bundle: Any = SimpleNamespace(tensors=[SimpleNamespace(shape=shape) for shape in shapes])
-    if words is None:
-        require_joint_aggregations(bundle, operation, "operations[0]")
-    else:
-        with pytest.raises(PlanFault, match=words):
-            require_joint_aggregations(bundle, operation, "operations[0]")
 
 
 def test_pieces_of_two_copies_are_combined_where_they_meet() -> None:

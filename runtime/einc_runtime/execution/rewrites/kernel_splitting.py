@@ -14,11 +14,10 @@ from typing import NamedTuple
 
 import msgspec
 
-from einc_runtime.kernels.base import Invocation
+from einc_runtime.kernels.base import COMPOSED_KERNELS, Invocation
 from einc_runtime.kernels.splits import IndexSplits, KernelSplit, SplitAxis, add_map, find_splits
 from einc_runtime.plan.index_equations import Names, parse_index_equation
 from einc_runtime.plan.schema import Block, KernelTask, Operation, Region
-from einc_runtime.plan.signatures import COMPOSED_KERNELS
 
 MIN_PART_NS = 20_000.0
 """What a part should take at least, as kernels estimate it."""

@@ -16,8 +16,8 @@ import numpy as np
 from einc_runtime.dtypes import Array, compute_type
 from einc_runtime.errors import PlanFault, ValueFault
 from einc_runtime.kernels.base import Invocation, dtype_name
+from einc_runtime.plan.meaning.rows import ROPE_SCALINGS
 from einc_runtime.plan.schema import Block
-from einc_runtime.plan.signatures import ROPE_SCALINGS
 
 
 @dataclass(frozen=True, slots=True)

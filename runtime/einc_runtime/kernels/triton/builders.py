@@ -10,7 +10,13 @@ from collections.abc import Callable
 from functools import partial
 
 from einc_runtime.dtypes import Array
-from einc_runtime.kernels.base import Invocation, JointInvocation, find_joint_builder, find_kernel_builder
+from einc_runtime.kernels.base import (
+    COMPOSED_KERNELS,
+    Invocation,
+    JointInvocation,
+    find_joint_builder,
+    find_kernel_builder,
+)
 from einc_runtime.kernels.calls.fold import CombineCall
 from einc_runtime.kernels.calls.joint_aggregation import JointAggregationCall
 from einc_runtime.kernels.triton.fold import build_combine
@@ -18,7 +24,7 @@ from einc_runtime.kernels.triton.index import build_index
 from einc_runtime.kernels.triton.launches import LaunchSequence
 from einc_runtime.kernels.triton.map import build_aggregate
 from einc_runtime.kernels.triton.moves import build_moves
-from einc_runtime.plan.signatures import COMPOSED_KERNELS, require_order
+from einc_runtime.plan.reproducible import require_order
 
 __all__ = [
     "JOINT_AGGREGATION_BUILDERS",
@@ -85,7 +91,7 @@ def build_kernel(invocation: Invocation[Array], architecture: str = "sm_90") -> 
     if invocation.name in COMPOSED_KERNELS:
         return build_index(invocation, partial(build_kernel, architecture=architecture))
     ordered = invocation.is_reproducible
-    table = ORDERED if ordered and require_order(invocation.name) == "stated" else KERNELS
+    table = ORDERED if ordered and require_order(invocation.name) else KERNELS
     build: Callable[..., LaunchSequence] = find_kernel_builder(invocation.name, table)
     plain = invocation.without_mark() if ordered else invocation
     sequence = build(plain, architecture) if invocation.name in SIZED else build(plain)

@@ -20,8 +20,9 @@ from einc_runtime.plan.meaning.terms import (
     direct,
     shifted,
 )
+from einc_runtime.plan.scalar_functions import NUMBER_TYPES
 from einc_runtime.plan.scalar_programs import ScalarProgram, infer_steps
-from einc_runtime.plan.schema import FLOATS, Attribute, Block
+from einc_runtime.plan.schema import FLOATS, NARROW_FLOATS, Attribute, Block
 from einc_runtime.plan.states import IN_PLACE
 
 AGGREGATIONS = ("sum", "max", "min", "prod")
@@ -39,7 +40,8 @@ def equation(applied: Application) -> OperatorMeaning:
     program = ScalarProgram.parse(source, len(applied.inputs))
     dtype = cast("DTypeName", infer_steps(program, [tensor.dtype for tensor in applied.inputs])[-1].result_type)
     aggregates = len(result) < len(extents)
-    fits = aggregation in AGGREGATIONS and dtype != "bool" if aggregates else aggregation == ""
+    fits = aggregation in AGGREGATIONS and dtype in NUMBER_TYPES if aggregates else aggregation == ""
+    fits = fits and not (aggregates and any(tensor.dtype in NARROW_FLOATS for tensor in applied.inputs))
     applied.require(fits, f"aggregation '{aggregation[:40]}' of {dtype} over {len(extents) - len(result)} indices")
     order = tuple(extents) if aggregates else result
     places = {name: position for position, name in enumerate(order)}

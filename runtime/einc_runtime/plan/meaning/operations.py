@@ -1,4 +1,5 @@
-"""Proves of every operation of a plan that its kernel, blocks, types and aggregations follow from what it is.
+"""Proves of every operation of a plan that its kernel, blocks, types and aggregations follow from what it is: of blocks
+before it runs, of all else when it is read.
 
 Work is linear in the number of functions. What equal operations have in common, as the layers of a model do, is derived
 once.
@@ -7,7 +8,7 @@ once.
 from __future__ import annotations
 
 import itertools
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import replace
 from functools import partial
 from importlib import import_module
@@ -16,7 +17,8 @@ import msgspec
 
 from einc_runtime.errors import PlanFault
 from einc_runtime.plan.meaning.terms import Application, Interval, OperatorMeaning, TensorForm, block_of
-from einc_runtime.plan.reproducible import ATTRIBUTE, ORDERLESS
+from einc_runtime.plan.reproducible import ATTRIBUTE, ORDERLESS, require_order
+from einc_runtime.plan.scalar_functions import STORED_ELEMENT_TYPES
 from einc_runtime.plan.schema import Attribute, Block, Bundle, Operation, Tensor
 from einc_runtime.text import did_you_mean, escape_text
 
@@ -47,24 +49,28 @@ FAMILIES: Mapping[str, Callable[[Application], OperatorMeaning]] = {
     for family in families
 }
 
+QUANTIZED_FAMILIES = frozenset({"dequantize", "quantized_product", "rounded_product"})
+"""Families that read the values of quantized weights."""
+
 FunctionBlocks = tuple[tuple[Block, ...], tuple[Block, ...]]
 """What a function reads of each input, and writes of each output."""
 
 _encode = msgspec.msgpack.Encoder(order="sorted").encode
 
 
-def prove_operations(bundle: Bundle) -> None:
-    """Raises PlanFault, naming the part, where an operation of a valid plan is not what its family says."""
-    meanings: dict[bytes, OperatorMeaning] = {}
-    blocks: dict[bytes, list[FunctionBlocks]] = {}
-    for i, operation in enumerate(bundle.operations):
-        where = f"operations[{i}]"
-        inputs = tuple(_form_of(bundle.tensors[position]) for position in operation.inputs)
-        key = _encode([operation.family, operation.attributes, [[t.dims, t.shape, t.dtype] for t in inputs]])
-        if key not in meanings:
-            meanings[key] = _derive(operation, inputs, where)
-        meaning = _restrict(meanings[key], operation) if bundle.reproducible else meanings[key]
+def require_labels(bundle: Bundle) -> None:
+    """Raises PlanFault, naming the part, where an operation's kernel, its attributes, the types of its results, its
+    indices or its aggregations are not what its family says."""
+    for where, operation, _, meaning, _ in _derive_all(bundle):
         _require_labels(operation, [_form_of(bundle.tensors[t]) for t in operation.outputs], meaning, where)
+        if ATTRIBUTE in meaning.attributes:
+            require_order(meaning.kernel, f"{where}.kernel")
+
+
+def prove_operations(bundle: Bundle) -> None:
+    """The same for the blocks of functions, of a valid plan."""
+    blocks: dict[bytes, list[FunctionBlocks]] = {}
+    for where, operation, inputs, meaning, key in _derive_all(bundle):
         if meaning.require_functions is not None:
             try:
                 meaning.require_functions(list(_cuts_of(operation)) * operation.replicas, operation.functions)
@@ -77,6 +83,18 @@ def prove_operations(bundle: Bundle) -> None:
         _require_blocks(operation, blocks[key], where)
 
 
+def _derive_all(bundle: Bundle) -> Iterator[tuple[str, Operation, tuple[TensorForm, ...], OperatorMeaning, bytes]]:
+    """Where each operation stands, itself, its inputs, what it means, and what equal ones have in common."""
+    meanings: dict[bytes, OperatorMeaning] = {}
+    for i, operation in enumerate(bundle.operations):
+        inputs = tuple(_form_of(bundle.tensors[position]) for position in operation.inputs)
+        key = _encode([operation.family, operation.attributes, [[t.dims, t.shape, t.dtype] for t in inputs]])
+        if key not in meanings:
+            meanings[key] = _derive(operation, inputs, f"operations[{i}]")
+        meaning = _restrict(meanings[key], operation) if bundle.reproducible else meanings[key]
+        yield f"operations[{i}]", operation, inputs, meaning, key
+
+
 def _form_of(tensor: Tensor) -> TensorForm:
     return TensorForm(tensor.dims, tensor.shape, tensor.dtype)
 
@@ -87,8 +105,11 @@ def _derive(operation: Operation, inputs: tuple[TensorForm, ...], where: str) ->
         message = f"there is no operator family '{escape_text(operation.family, 40)}'"
         hint = did_you_mean(operation.family, tuple(FAMILIES)) or "compile the model with this version of einc"
         raise PlanFault(message, where=f"{where}.family", hint=hint)
+    applied = Application(operation.family, inputs, operation.attributes)
     try:
-        return make(Application(operation.family, inputs, operation.attributes))
+        plain = all(tensor.dtype in STORED_ELEMENT_TYPES for tensor in inputs)
+        applied.require(plain or operation.family in QUANTIZED_FAMILIES, f"of {', '.join(map(str, inputs))}")
+        return make(applied)
     except PlanFault as fault:  # its message may have parts of attributes, which can be long
         raise PlanFault(escape_text(fault.message, 400), where=f"{where} ('{operation.name}')") from None
 

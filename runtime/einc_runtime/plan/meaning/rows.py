@@ -12,7 +12,14 @@ from einc_runtime.plan.meaning.terms import (
     indices_along,
 )
 from einc_runtime.plan.schema import FLOATS, INTEGERS, Attribute
-from einc_runtime.plan.signatures import ROPE_SCALINGS
+
+ROPE_SCALINGS: dict[str, tuple[str, ...]] = {
+    "none": (),
+    "linear": ("factor",),
+    "llama3": ("factor", "low_freq_factor", "high_freq_factor", "original_length"),
+    "longrope": ("factors",),
+}
+"""How frequencies of `rope` may be scaled, and the attributes of each way: numbers, but for the list `factors`."""
 
 _NORM_INPUTS = {"rmsnorm": 2, "layernorm": 3}
 

@@ -15,6 +15,7 @@ from einc_runtime.plan.meaning.terms import (
     indices_along,
     unique_names,
 )
+from einc_runtime.plan.scalar_functions import NUMBER_TYPES
 from einc_runtime.plan.schema import JointAggregation
 
 
@@ -22,7 +23,7 @@ def topk(applied: Application) -> OperatorMeaning:
     """The `count` largest elements and their indices, along a new last dimension `into` that is never cut."""
     applied.allow(("axis", "count", "into"))
     (tensor,) = applied.operands(1)
-    applied.require(tensor.dtype != "bool", f"of {tensor}")
+    applied.require(tensor.dtype in NUMBER_TYPES, f"of {tensor}")
     axis, count = applied.axis(tensor), applied.value("count", int)
     applied.require(1 <= count <= tensor.shape[axis], f"{count} of {tensor.shape[axis]} elements")
     dims = unique_names((*tensor.dims[:axis], *tensor.dims[axis + 1 :], applied.value("into", str)))
