@@ -180,17 +180,23 @@ def test_a_comparison_that_does_not_hold_ends_with_1(run: Callable[..., Any], tm
 
 
 def test_check_sees_a_plan_that_computes_something_else(run: Callable[..., Any], folder: Path, tmp_path: Path) -> None:
-    """The kernel of a plan is changed; what its operator means is not."""
+    """One of two partial results is added twice, the other not at all: only the proof and the check know better."""
     import msgspec
 
     from einc_runtime.plan.codec import encode
+    from einc_runtime.plan.schema import AggregateTask
 
-    bundle = decode((folder / "p.bin").read_bytes())
-    operations = list(bundle.operations)
-    at = next(n for n, operation in enumerate(operations) if "relu" in str(operation.kernel_attributes))
-    attributes = {k: str(v).replace("relu", "abs") for k, v in operations[at].kernel_attributes.items()}
-    operations[at] = msgspec.structs.replace(operations[at], kernel_attributes=attributes)
-    (tmp_path / "q.bin").write_bytes(encode(msgspec.structs.replace(bundle, operations=tuple(operations))))
+    source = str(folder / "pair.ein")
+    assert main(["compile", source, "-m", "dgx-a100:2", "--pin", "h=j/2", "-o", str(tmp_path / "cut.bin")]) == 0
+    bundle = decode((tmp_path / "cut.bin").read_bytes())
+    tasks = [
+        msgspec.structs.replace(task, reads=task.reads[:1] * len(task.reads))
+        if isinstance(task, AggregateTask)
+        else task
+        for task in bundle.tasks
+    ]
+    assert tuple(tasks) != bundle.tasks
+    (tmp_path / "q.bin").write_bytes(encode(msgspec.structs.replace(bundle, tasks=tuple(tasks))))
     from einc_runtime.cli import failures
 
     arguments = ["run", str(tmp_path / "q.bin"), *GIVEN]

@@ -51,9 +51,9 @@ def test_both_kinds_are_proved() -> None:
 
 
 def test_every_operation_has_the_mark_or_none() -> None:
-    with pytest.raises(PlanFault, match="nothing, where .* with its attributes has True"):
+    with pytest.raises(PlanFault, match=r"nothing, where .* with its attributes has True"):
         prove(marked(plan(True), skip=1))
-    with pytest.raises(PlanFault, match="True, where .* with its attributes has nothing"):
+    with pytest.raises(PlanFault, match=r"True, where .* with its attributes has nothing"):
         prove(msgspec.structs.replace(plan(True), reproducible=False))
 
 
