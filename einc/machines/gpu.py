@@ -132,6 +132,18 @@ class ExpertsRates(MeasuredRates, frozen=True, kw_only=True, cache_hash=True):
     """Time of an expert that is picked."""
 
 
+class PeerRates(GpuPart, frozen=True, kw_only=True, cache_hash=True):
+    """Sums of what all GPUs have in their memory, by one kernel on each, beside its launch: the one-shot all-reduces of
+    vLLM (`tests/truth/protocols.json`), which were measured with a launch of 2 us."""
+
+    start_us: NotNegative
+    """Telling the others that a kernel has begun, and waiting for them."""
+    peer_us: NotNegative
+    """For every other GPU."""
+    gbs: Positive
+    """The rate at which a GPU reads what the others have."""
+
+
 class GpuRates(GpuPart, frozen=True, kw_only=True, cache_hash=True, omit_defaults=True):
     """The rates of a GPU, by kind of kernel and element type; `source` says what they were fitted to."""
 
@@ -140,6 +152,7 @@ class GpuRates(GpuPart, frozen=True, kw_only=True, cache_hash=True, omit_default
     prefill: Annotated[tuple[PrefillRates, ...], Meta(max_length=MAX_TYPES)] = ()
     decode: Annotated[tuple[DecodeRates, ...], Meta(max_length=MAX_TYPES)] = ()
     experts: Annotated[tuple[ExpertsRates, ...], Meta(max_length=MAX_TYPES)] = ()
+    peers: PeerRates | None = None
     measured: bool = True
     """False where nothing was measured of this GPU, and the rates are scaled from others' (`datasheets`)."""
 

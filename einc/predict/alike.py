@@ -186,7 +186,7 @@ def _describe(cost: TaskCost) -> Hashable:
     """All that a task takes time for, wherever it is. The task that its early bytes wait for is one that it waits for
     itself."""
     early = None if cost.early is None else cost.early._replace(after=0)
-    return cost.kind, cost.size, cost.flops, cost.precision, cost.task, cost.work, early
+    return cost.kind, cost.size, cost.flops, cost.precision, cost.task, cost.work, cost.latency_ms, early
 
 
 def _renumber(cost: TaskCost, numbered: Ints) -> TaskCost:

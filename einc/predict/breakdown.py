@@ -132,11 +132,12 @@ def _order_by_processor(costs: Sequence[TaskCost], times: PlanTimeline, sites: i
 
 def _measure_links(costs: Sequence[TaskCost], times: PlanTimeline, machine: Machine) -> tuple[LinkUse, ...]:
     routes = machine.routes
-    latency = machine.transfer_latency_us * MS_PER_US
+    usual_ms = machine.transfer_latency_us * MS_PER_US
     carried = [0] * len(machine.resources)
     spans: list[list[tuple[float, float]]] = [[] for _ in machine.resources]
     for cost, start, end in zip(costs, times.starts, times.ends, strict=True):
         if cost.kind is TaskKind.TRANSFER:
+            latency = usual_ms if cost.latency_ms is None else cost.latency_ms
             for resource in routes[cost.site, cost.target]:
                 carried[resource] += cost.size
                 spans[resource].append((start + latency, end))

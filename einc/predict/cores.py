@@ -17,7 +17,9 @@ from typing import TYPE_CHECKING
 from einc.machines.model import Machine
 from einc.predict.costs import TaskCost, TaskKind, compute_occupied_ms, compute_task_costs, name_combining
 from einc.predict.launches import charge_launches
+from einc.predict.peer_sums import charge_peer_sums
 from einc_runtime.plan.launches import JointLaunch, find_launches
+from einc_runtime.plan.peer_sums import PeerSum
 from einc_runtime.plan.regions import ExecutablePlan, reads_of, region_bytes, writes_of
 from einc_runtime.plan.schema import AggregateTask, FenceTask, KernelTask
 
@@ -33,12 +35,13 @@ only this takes longer to compute than to move, where rows are short."""
 class RunTasks:
     """What is run of a plan: the costs of its tasks, and for each the position in the plan that it was made from.
 
-    `launches` are the tasks of the plan that count as one launch.
+    `launches` are the tasks of the plan that count as one launch, and `peer_sums` those that read what other GPUs have.
     """
 
     costs: tuple[TaskCost, ...]
     origins: tuple[int, ...]
     launches: tuple[JointLaunch, ...] = ()
+    peer_sums: tuple[PeerSum, ...] = ()
 
 
 def list_run_tasks(plan: ExecutablePlan, machine: Machine) -> RunTasks:
@@ -50,7 +53,9 @@ def list_run_tasks(plan: ExecutablePlan, machine: Machine) -> RunTasks:
     planned = compute_task_costs(plan)
     if machine.cores is None:
         launches = find_launches(plan, plan.tasks) if machine.joins_launches else ()
-        return RunTasks(charge_launches(plan, planned, launches), tuple(range(len(planned))), launches)
+        charged = charge_launches(plan, planned, launches)
+        charged, peer_sums = charge_peer_sums(plan, machine, charged, launches)
+        return RunTasks(charged, tuple(range(len(planned))), launches, peer_sums)
 
     from einc_runtime.execution.rewrites import MAX_COALESCED_BYTES, KernelTime, RewriteOptions, rewrite
 

@@ -62,7 +62,7 @@ class TaskCost(NamedTuple):
     `flops` are its floating point operations, of the precision that the machine file calls `precision`, and `work` the
     shape of what it computes. `after` lists positions of tasks, all smaller than its own, that must have ended. `task`
     is what a machine file calls tasks of its kind: the name of a kernel, `aggregate`, `copy` or `transfer`. `early` are
-    bytes that may be in the cache when a kernel starts.
+    bytes that may be in the cache when a kernel starts. `latency_ms` is that of a transfer, if it is not the machine's.
     """
 
     kind: TaskKind
@@ -75,6 +75,7 @@ class TaskCost(NamedTuple):
     task: str = ""
     work: Work | None = None
     early: EarlyBytes | None = None
+    latency_ms: float | None = None
 
 
 def compute_task_costs(plan: ExecutablePlan) -> tuple[TaskCost, ...]:

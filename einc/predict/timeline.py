@@ -176,8 +176,9 @@ class _Simulation:
         return compute_occupied_ms(cost, site, latency, cached)
 
     def send(self, position: int, cost: TaskCost) -> None:
-        if self.transfer_latency:
-            heapq.heappush(self.later, (self.now + self.transfer_latency, position))
+        latency = self.transfer_latency if cost.latency_ms is None else cost.latency_ms
+        if latency:
+            heapq.heappush(self.later, (self.now + latency, position))
         else:
             self.join(position, cost)
 

@@ -34,6 +34,7 @@ from einc.machines.model import MS_PER_US, Machine
 from einc.ops.base import Operator
 from einc.predict.costs import describe_operator
 from einc.predict.launches import compute_least_ms, find_joining
+from einc.predict.peer_sums import find_least_latency_ms
 from einc.search.tables import list_shapes
 
 Flags = np.ndarray[Any, np.dtype[np.bool_]]
@@ -97,6 +98,7 @@ class _Bound:
         network = Network(machine.restrict(tuple(range(sites))), None)
         alone = [network.entering(make_mask((site,)))[0] for site in network.sites]
         self._rate = max(alone, default=0.0) or np.inf
+        self._least_latency_ms = find_least_latency_ms(machine)
         self._offers: dict[tuple[Operator, bool], _TimedOffer] = {}
         self._joining = find_joining(graph, machine)
         self._itemsizes = {tensor.name: tensor.desc.dtype.itemsize for tensor in graph.tensors}
@@ -277,5 +279,5 @@ class _Bound:
             common *= np.maximum(0, upper - np.maximum(producer.lower[:, d], read.lower[:, d, None]))
         nearby = np.where(producer.partial[None], 0, common).max(axis=1)
         entering = int((common.sum(axis=1) - nearby).min()) * itemsize
-        latency = self._machine.transfer_latency_us * MS_PER_US
+        latency = self._least_latency_ms if producer.partial.any() else self._machine.transfer_latency_us * MS_PER_US
         return latency + entering / self._rate if entering else 0.0

@@ -20,6 +20,8 @@ COLORS = ("NO_COLOR", "TERM")
 DATA_HOME, CONFIG_HOME, ZSH_HOME, SHELL = "XDG_DATA_HOME", "XDG_CONFIG_HOME", "ZDOTDIR", "SHELL"
 """Where shells look for completions, and which one the user has."""
 VISIBLE_GPUS = "CUDA_VISIBLE_DEVICES"
+LAUNCH_BLOCKING = "CUDA_LAUNCH_BLOCKING"
+"""Lets every launch of a process wait until it has ended: none may wait for a later one then."""
 COMPLETIONS = ("_EINC_COMPLETE", "_EINC_RUNTIME_COMPLETE")
 BLAS_THREADS = ("OPENBLAS_NUM_THREADS", "GOTO_NUM_THREADS", "OMP_NUM_THREADS")
 """What says how many threads OpenBLAS starts when it is loaded, if one of them is set."""
@@ -42,6 +44,7 @@ OF_OTHERS = (
     SHELL,
     *COLORS,
     VISIBLE_GPUS,
+    LAUNCH_BLOCKING,
     *COMPLETIONS,
     *BLAS_THREADS,
     *MPI_SIZE_OF,

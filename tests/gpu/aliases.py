@@ -12,7 +12,7 @@ from typing import Any
 
 from einc_runtime.execution.cuda.driver import Driver
 from einc_runtime.kernels.base import Invocation, JointInvocation
-from einc_runtime.kernels.gpu import Alternatives, GpuArray, GpuKernel, GpuTarget, Kernels
+from einc_runtime.kernels.gpu import Alternatives, GpuArray, GpuKernel, GpuTarget, Kernels, PeerFlags
 from einc_runtime.plan.launches import LaunchKind
 
 
@@ -40,6 +40,9 @@ class AliasedDriver:
 
     def address(self, device: int) -> str:
         return self._driver.address(self.real(device))
+
+    def can_signal(self, device: int, peer: int) -> bool:
+        return self.real(device) != self.real(peer) and self._driver.can_signal(self.real(device), self.real(peer))
 
     def use(self, device: int) -> None:
         self._driver.use(self.real(device))
@@ -128,15 +131,26 @@ class AliasedKernels:
         return self._kernels.prepare_gated_pair(one, other, last, places, self._target(target))
 
     def prepare_launch(
-        self, kind: LaunchKind, parts: Sequence[Invocation[GpuArray]], kept: Sequence[bool], target: GpuTarget
+        self,
+        kind: LaunchKind,
+        parts: Sequence[Invocation[GpuArray]],
+        kept: Sequence[bool],
+        target: GpuTarget,
+        flags: PeerFlags | None = None,
     ) -> GpuKernel | None:
-        return self._kernels.prepare_launch(kind, list(map(self._invocation, parts)), kept, self._target(target))
+        real = list(map(self._invocation, parts))
+        return self._kernels.prepare_launch(kind, real, kept, self._target(target), flags)
 
     def prepare_aggregate(
-        self, aggregation: str, reads: Sequence[GpuArray], write: GpuArray, target: GpuTarget
+        self,
+        aggregation: str,
+        reads: Sequence[GpuArray],
+        write: GpuArray,
+        target: GpuTarget,
+        flags: PeerFlags | None = None,
     ) -> GpuKernel:
         (own,) = self._arrays([write])
-        return self._kernels.prepare_aggregate(aggregation, self._arrays(reads), own, self._target(target))
+        return self._kernels.prepare_aggregate(aggregation, self._arrays(reads), own, self._target(target), flags)
 
     def prepare_multicast_sum(self, read: GpuArray, write: GpuArray, target: GpuTarget) -> GpuKernel | None:
         (own,) = self._arrays([write])

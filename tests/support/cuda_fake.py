@@ -49,15 +49,15 @@ class FakeDriver(PendingWork):
 
     `refused` are pairs of devices that could reach each other, but access to no more peers is given. `multicast` is the
     unit in bytes of multicast memory, 0 where there is none, and None where there is no memory by handles. `bus` is the
-    beginning of its devices' addresses.
+    beginning of its devices' addresses, and `silent` are pairs of which the first sets no flags at the second.
     """
 
     def __init__(
         self, devices=1, *, memory=1 << 30, unreachable=(), refused=(), seed=0, fail_at=None, lost=False, status=719,
-        multicast=None, bus="0000",
+        multicast=None, bus="0000", silent=(),
     ):  # fmt: skip
         self.devices, self.memory_bytes, self.unreachable = devices, memory, set(unreachable)
-        self.refused, self.bus = set(refused), bus
+        self.refused, self.bus, self.silent = set(refused), bus, set(silent)
         super().__init__(seed)
         self.fail_at, self.lost, self.status = fail_at, lost, status
         self.calls: list[tuple[str, tuple]] = []
@@ -171,6 +171,10 @@ class FakeDriver(PendingWork):
         if (device, peer) in self.refused:
             raise DriverError("enable_peer", 711, "too many peers")
         self.peers.add((device, peer))
+
+    @checked_call
+    def can_signal(self, device, peer):
+        return (device, peer) not in self.silent
 
     @checked_call
     def synchronize(self, device):

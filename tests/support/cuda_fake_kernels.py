@@ -13,6 +13,7 @@ from einc_runtime.kernels import registry
 from einc_runtime.kernels.gpu import WORKSPACE_ALIGNMENT, Alternatives, Description, GpuKernel, ResultBytes
 from einc_runtime.kernels.triton.epilogue import build_with_epilogue
 from tests.support.cuda_fake import Misuse
+from tests.support.cuda_fake_queue import Running
 
 
 def array_at(pointer, shape, strides, dtype):
@@ -22,6 +23,26 @@ def array_at(pointer, shape, strides, dtype):
         return np.empty(shape, dtype)
     raw = (ctypes.c_uint8 * extent).from_address(pointer)
     return np.ndarray(shape, dtype, raw, 0, strides)
+
+
+class AwaitingFlags(Running):
+    """A kernel that has told its peers that it has begun, and reads nothing before all of them have."""
+
+    def __init__(self, driver, device, flags, run):
+        self.run, self.awaited = run, [ctypes.c_int32.from_address(flags.awaited + 4 * k) for k in range(len(flags.others))]
+        if driver._inside(flags.awaited, 4 * len(self.awaited), 4 * len(self.awaited), 1) != device:
+            raise Misuse("flags of another device are awaited")
+        for address in flags.others:
+            peer = driver._inside(address, 4, 4, 1)
+            if (device, peer) not in driver.peers or (device, peer) in driver.silent:
+                raise Misuse(f"device {device} sets a flag on device {peer}, which it does not reach")
+            ctypes.c_int32.from_address(address).value = 1
+
+    def has_ended(self):
+        if not all(flag.value for flag in self.awaited):
+            return False
+        self.run()
+        return True
 
 
 def view(array):
@@ -40,6 +61,7 @@ class NumpyKernels:
         self.targets = set()
         self.products = {}
         self.early_bytes = 0
+        self.waited_by_flags = 0  # bound kernels
 
     def prepare_kernel(self, invocation, target):
         self._stage("prepare", invocation.name)
@@ -47,12 +69,12 @@ class NumpyKernels:
         kernel = registry.prepare(invocation.on(list(map(view, inputs)), list(map(view, outputs))), "numpy")
         return self._wrapped(invocation.name, kernel, (*inputs, *outputs), target)
 
-    def prepare_aggregate(self, aggregation, reads, write, target):
+    def prepare_aggregate(self, aggregation, reads, write, target, flags=None):
         self._stage("prepare", "map")
         if write.device != target.device:
             raise Misuse("an aggregation that writes elsewhere")
         kernel = registry.prepare_aggregate(aggregation, list(map(view, reads)), view(write), "numpy")
-        return self._wrapped("aggregation", kernel, (*reads, write), target)
+        return self._wrapped("aggregation", kernel, (*reads, write), target, flags)
 
     def prepare_joint_aggregation(self, invocation, target):
         reads, writes = invocation.reads, invocation.writes
@@ -111,8 +133,13 @@ class NumpyKernels:
     def prepare_gated_pair(self, first, second, then, places, target):
         return None
 
-    def prepare_launch(self, kind, parts, kept, target):
+    def prepare_launch(self, kind, parts, kept, target, flags=None):
         return None
+
+    def _await_flags(self, flags, target, run):
+        """What a kernel does on the fake driver, if it has flags."""
+        self.waited_by_flags += flags is not None
+        return run if flags is None else lambda: AwaitingFlags(self.driver, target.device, flags, run)
 
     def list_alternatives(self, limit):
         """Two ways for a product of every form: the usual one computes it twice, and so takes longer."""
@@ -146,7 +173,7 @@ class NumpyKernels:
         if self.fail == (stage, name):
             raise RuntimeError(f"no {stage} of {name}")
 
-    def _wrapped(self, name, kernel, operands, target):
+    def _wrapped(self, name, kernel, operands, target, flags=None):
         remote_pairs = {(target.device, operand.device) for operand in operands if operand.device != target.device}
         if remote_pairs and name not in self.READS_PEERS:
             raise Misuse(f"{name} for device {target.device} is given memory of {remote_pairs}")
@@ -171,9 +198,11 @@ class NumpyKernels:
                     except ValueFault:
                         ctypes.c_int32.from_address(status).value = 1
 
+            work = self._await_flags(flags, target, guarded)
+
             def launch(stream):
                 self._stage("launch", name)
-                self.driver.kernel(stream, name, guarded)
+                self.driver.kernel(stream, name, work)
 
             if name == "contract":
                 shape = "x".join(map(str, operands[-1].shape))

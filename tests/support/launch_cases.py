@@ -6,10 +6,14 @@ from collections import Counter
 
 import numpy as np
 
+from einc.compiler import compile_model
+from einc.logical.pins import Pin
+from einc.options import CompileOptions
 from einc_runtime.dtypes import storage_dtype
 from einc_runtime.kernels import registry
 from einc_runtime.kernels.gpu import Description, GpuKernel
 from einc_runtime.kernels.triton.joint_launches import can_join
+from einc_runtime.kernels.triton.kernels import TritonKernels
 from tests.support.compiled_plans import MODELS, compiled
 from tests.support.cuda_fake_kernels import NumpyKernels, view
 
@@ -21,6 +25,20 @@ SIZES = {
 
 def compile_step(sites, dtype):
     return compiled((MODELS / "llama_decode.ein").read_text(), sites, dtype, **SIZES)
+
+
+def compile_cut_step(sites):
+    """A decode step whose heads and d_ff are cut, and all else is computed everywhere."""
+    cuts = {
+        "*.[hnr]": "replicated", "x*": "replicated", "last_x": "replicated", "logits": f"vocab/{sites}",
+        **dict.fromkeys(("*.a", "*.[kv]", "*.rk", "*.?s"), f"heads_kv/{sites}"),
+        **dict.fromkeys(("*.[qo]", "*.rq"), f"heads_q/{sites}"),
+        **dict.fromkeys(("*.gate", "*.up", "*.f", "*.down"), f"d_ff/{sites}"),
+    }  # fmt: skip
+    pins = tuple(Pin(pattern, cut) for pattern, cut in cuts.items())
+    settings = tuple((name, str(value)) for name, value in SIZES.items())
+    options = CompileOptions(machine="dgx-h100", devices=sites, definitions=settings, dtype="f32", pins=pins)
+    return compile_model((MODELS / "llama_decode.ein").read_text(), "model.ein", options).bundle
 
 
 def step_arrays(bundle, seed):
@@ -47,6 +65,19 @@ def run_twice(session, arrays):
     return {tensor.name: session.offload(tensor.name).astype("f8") for tensor in session.outputs}
 
 
+class Sequences(TritonKernels):
+    """Returns launch sequences as they are."""
+
+    def prepare(self, sequence, target):
+        return sequence
+
+    def versions(self):
+        return {}
+
+    def close(self):
+        pass
+
+
 class PartByPart(NumpyKernels):
     """Runs the parts of a launch one after the other, by numpy; what is not kept goes to memory of its own."""
 
@@ -54,7 +85,7 @@ class PartByPart(NumpyKernels):
         super().__init__(driver)
         self.joined = Counter()
 
-    def prepare_launch(self, kind, parts, kept, target):
+    def prepare_launch(self, kind, parts, kept, target, flags=None):
         if kind in ("gated", "epilogue") or not can_join(parts, kept):
             return None
         self.joined[kind] += 1
@@ -72,6 +103,7 @@ class PartByPart(NumpyKernels):
                     kernel.bind(np.empty(kernel.scratch, np.uint8))()
 
         def bind(workspace, status):
-            return lambda stream: self.driver.kernel(stream, kind, run)
+            work = self._await_flags(flags, target, run)
+            return lambda stream: self.driver.kernel(stream, kind, work)
 
         return GpuKernel(bind, Description("numpy", "1", kind))

@@ -6,16 +6,19 @@ import os
 
 os.environ["TRITON_INTERPRET"] = "1"  # before triton is imported
 
+from dataclasses import replace
+
 import numpy as np
 
 from einc_runtime.execution.cuda.executor import CudaExecutor
 from einc_runtime.execution.session import Session
 from einc_runtime.kernels.cuda.cublas import WORKSPACE
-from einc_runtime.kernels.gpu import WORKSPACE_ALIGNMENT, Description, GpuKernel
+from einc_runtime.kernels.gpu import LATE_PEERS, WORKSPACE_ALIGNMENT, Description, GpuKernel, PeerFlags
 from einc_runtime.kernels.triton.gemm import Gemm
 from einc_runtime.kernels.triton.kernels import TritonKernels
 from einc_runtime.kernels.triton.launches import SCRATCH, StatusPointer, Table
 from tests.support.cuda_fake import FakeDriver, Misuse
+from tests.support.cuda_fake_kernels import AwaitingFlags
 from tests.support.emulated_gemm import multiply
 from tests.support.triton_interpreter import Pointer, list_types, load, repair
 
@@ -43,6 +46,7 @@ class InterpretedKernels(TritonKernels):
     def prepare(self, plan, target):
         products = any(isinstance(step, Gemm) for step in plan.steps)
         tables = {}
+        plan, flags = split_flags(plan)
 
         def bind(workspace, status):
             if (plan.scratch or products) and workspace % WORKSPACE_ALIGNMENT:
@@ -62,16 +66,32 @@ class InterpretedKernels(TritonKernels):
                     if isinstance(step, Gemm):
                         multiply(step, workspace)
                         continue
-                    key = step.source.key
+                    key = step.source.name
                     if key not in self.functions:
                         self.functions[key] = load(step.source)
                     arguments = [pointer(*pair) for pair in zip(step.arguments, step.source.types, strict=True)]
                     self.functions[key][(step.grid,)](*arguments)
 
-            return lambda stream: self.driver.kernel(stream, "planned", run)
+            work = run if flags is None else lambda: AwaitingFlags(self.driver, target.device, flags, run)
+            return lambda stream: self.driver.kernel(stream, "planned", work)
 
         workspace = plan.scratch + (WORKSPACE if products else 0)
         return GpuKernel(bind, Description("interpreted", "", ""), workspace, plan.status_message)
+
+
+UNUSED = np.zeros(1, np.int32)
+
+
+def split_flags(plan):
+    """The flags of a kernel that waits for others, and the kernel with flags that nobody looks at: one that is
+    interpreted does all of its work at once, when the others have begun."""
+    if plan.status_message != LATE_PEERS:
+        return plan, None
+    (step, *rest) = plan.steps
+    at = next(n for n, argument in enumerate(step.arguments) if isinstance(argument, StatusPointer))
+    flags = PeerFlags(step.arguments[at - 1], step.arguments[at + 1 :])
+    arguments = (*step.arguments[: at + 1], *[UNUSED.ctypes.data] * len(flags.others))
+    return replace(plan, steps=(replace(step, arguments=arguments), *rest)), flags
 
 
 def interpreted(bundle, devices=1, kernels=InterpretedKernels):

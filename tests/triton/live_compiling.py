@@ -27,7 +27,7 @@ from einc_runtime.plan.schema import QUANTIZED, Block
 from tests.support.aggregate_cases import CASES as AGGREGATE_CASES
 from tests.support.custom_packages import install_spectra, make_site
 from tests.support.gpu_invocations import INVOCATIONS, JOINT_AGGREGATIONS, array, attention, joint_launches, made
-from tests.support.launch_cases import compile_step
+from tests.support.launch_cases import compile_cut_step, compile_step
 from tests.support.product_cases import ProductCase
 from tests.support.sampling import one_in
 
@@ -64,6 +64,16 @@ def test_aggregations_of_a_model_compile(name, ordered):
     blocks = [[Block((0,) * len(x.shape), x.shape) for x in arrays] for arrays in (inputs, outputs)]
     for source in sources(build_kernel(Invocation("index", attributes, inputs, outputs, *blocks))):
         assert compile_source(source, "sm_90").code[:4] == b"\x7fELF"
+
+
+@pytest.mark.parametrize("architecture", MEMORY)
+def test_sums_out_of_the_memory_of_all_gpus_compile(architecture):
+    bundle = compile_cut_step(3)
+    waiting = [s for s in list_sources(bundle, architecture, [(0, 1, 2)]) if "_of_peers" in s.name]
+    assert {source.name.partition("_of")[0] for source in waiting} == {"map", "row_chain"}
+    for source in waiting:
+        code = compile_source(source, architecture).code
+        assert code[:4] == b"\x7fELF"
 
 
 @pytest.mark.parametrize(("name", "architecture"), one_in(2, [*INVOCATIONS, *JOINT_AGGREGATIONS], ["sm_80", "sm_90"]))

@@ -11,7 +11,7 @@ import pytest
 from einc_runtime.execution.cpu.executor import CpuExecutor
 from einc_runtime.execution.session import Session
 from einc_runtime.plan.launches import find_launches
-from tests.support.launch_cases import compile_step, run_twice, step_arrays
+from tests.support.launch_cases import compile_cut_step, compile_step, run_twice, step_arrays
 from tests.support.triton_plans import InterpretedKernels, interpreted
 
 
@@ -22,8 +22,8 @@ class Joined(InterpretedKernels):
         super().__init__(driver)
         self.joined = Counter()
 
-    def prepare_launch(self, kind, parts, kept, target):
-        kernel = super().prepare_launch(kind, parts, kept, target)
+    def prepare_launch(self, kind, parts, kept, target, flags=None):
+        kernel = super().prepare_launch(kind, parts, kept, target, flags)
         self.joined[kind] += kernel is not None
         return kernel
 
@@ -34,7 +34,7 @@ class Joined(InterpretedKernels):
 
 
 class Separate(InterpretedKernels):
-    def prepare_launch(self, kind, parts, kept, target):
+    def prepare_launch(self, kind, parts, kept, target, flags=None):
         return None
 
     def prepare_gated_pair(self, *given):
@@ -62,3 +62,16 @@ def test_a_decode_step_with_joint_launches(sites, dtype, devices):
         size = np.abs(cpu[name]).max()
         assert np.abs(values - separate[name]).max() <= tolerance * size
         assert np.abs(values - cpu[name]).max() <= tolerance * size
+
+
+@pytest.mark.filterwarnings("ignore::RuntimeWarning")
+def test_a_step_whose_sums_are_made_out_of_the_memory_of_all_gpus():
+    bundle = compile_cut_step(3)
+    arrays = step_arrays(bundle, seed=3)
+    results = []
+    for devices in (3, 1):
+        with interpreted(bundle, devices, Joined) as session:
+            results.append(run_twice(session, arrays))
+            assert any("of_peers" in name for name in session._executor._kernels.functions) == (devices == 3)
+    for name, values in results[0].items():
+        np.testing.assert_array_equal(values, results[1][name])

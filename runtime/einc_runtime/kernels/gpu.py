@@ -150,6 +150,22 @@ class Description:
     variant: str
 
 
+LATE_PEERS = "the GPUs that add what all of them have did not come to it at one time"
+"""The status message of kernels with flags."""
+
+
+@dataclass(frozen=True, slots=True)
+class PeerFlags:
+    """Words of 32 bits by which the kernels of several devices wait for each other. A kernel that has them sets those
+    at the addresses `others`, one in the memory of every other device, then waits until as many from the address
+    `awaited` on, in its own memory, are not 0, and only then reads its operands, some of which are on these devices.
+
+    It gives up after a few seconds, and says so in its status word."""
+
+    awaited: int
+    others: tuple[int, ...]
+
+
 @dataclass(frozen=True, slots=True)
 class GpuKernel:
     """A prepared invocation.
@@ -206,7 +222,7 @@ class Kernels(Protocol):
     missing, also if kernels were compiled ahead for other architectures only.
 
     Inputs and outputs are on `target.device`. Those of `moves` may also be on a peer whose memory that device can
-    reach, or in pinned host memory.
+    reach, or in pinned host memory, and copies that are combined on such a peer.
     """
 
     def prepare_kernel(self, invocation: Invocation[GpuArray], target: GpuTarget) -> GpuKernel:
@@ -235,13 +251,23 @@ class Kernels(Protocol):
         none, or no measurement has found it faster. Nobody else reads the results, so they need not be written."""
 
     def prepare_launch(
-        self, kind: LaunchKind, parts: Sequence[Invocation[GpuArray]], kept: Sequence[bool], target: GpuTarget
+        self,
+        kind: LaunchKind,
+        parts: Sequence[Invocation[GpuArray]],
+        kept: Sequence[bool],
+        target: GpuTarget,
+        flags: PeerFlags | None = None,
     ) -> GpuKernel | None:
         """One kernel for all parts of a launch, or None where there is none. Aggregations are maps of their copies.
         Results that are not `kept` are needed by later parts alone, and need not be written."""
 
     def prepare_aggregate(
-        self, aggregation: str, reads: Sequence[GpuArray], write: GpuArray, target: GpuTarget
+        self,
+        aggregation: str,
+        reads: Sequence[GpuArray],
+        write: GpuArray,
+        target: GpuTarget,
+        flags: PeerFlags | None = None,
     ) -> GpuKernel:
         """sum, prod, max or min over two or more views in their order, rounded once. It may write over the first."""
 

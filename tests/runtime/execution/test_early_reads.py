@@ -6,9 +6,6 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from einc.compiler import compile_model
-from einc.logical.pins import Pin
-from einc.options import CompileOptions
 from einc_runtime.execution.cuda.events import schedule_events
 from einc_runtime.execution.cuda.executor import CudaExecutor
 from einc_runtime.execution.cuda.preparation import rewrite_for_devices
@@ -17,25 +14,14 @@ from einc_runtime.execution.ranks.part import take_part
 from einc_runtime.execution.session import Session
 from einc_runtime.kernels.gpu import GpuArray, GpuTarget
 from einc_runtime.kernels.triton.early_read import PROGRAM_BYTES, build_early_read
-from einc_runtime.kernels.triton.kernels import TritonKernels
 from einc_runtime.plan.early_reads import find_early_reads
-from tests.support.compiled_plans import MODELS
 from tests.support.cuda_fake import FakeDriver
-from tests.support.launch_cases import SIZES, PartByPart, compile_step, run_twice, step_arrays
+from tests.support.launch_cases import PartByPart, Sequences, compile_cut_step, compile_step, run_twice, step_arrays
 
 
 @pytest.fixture(scope="module")
 def cut_step():
-    """A decode step whose heads and d_ff are cut for three sites, and all else is computed everywhere."""
-    cuts = {
-        "*.[hnr]": "replicated", "x*": "replicated", "last_x": "replicated", "logits": "vocab/3", "*.a": "heads_kv/3",
-        "*.[qo]": "heads_q/3", "*.rq": "heads_q/3", "*.[kv]": "heads_kv/3", "*.rk": "heads_kv/3", "*.?s": "heads_kv/3",
-        "*.gate": "d_ff/3", "*.up": "d_ff/3", "*.f": "d_ff/3", "*.down": "d_ff/3",
-    }  # fmt: skip
-    pins = tuple(Pin(pattern, cut) for pattern, cut in cuts.items())
-    settings = tuple((name, str(value)) for name, value in SIZES.items())
-    options = CompileOptions(machine="dgx-h100", devices=3, definitions=settings, dtype="f32", pins=pins)
-    return compile_model((MODELS / "llama_decode.ein").read_text(), "model.ein", options).bundle
+    return compile_cut_step(3)
 
 
 def name_reads(bundle, reads):
@@ -110,19 +96,6 @@ def test_the_first_bytes_of_every_view_as_many_as_fit():
     assert [launch.grid for launch in every] == [300 * 1024 // PROGRAM_BYTES, 700 * 1024 // PROGRAM_BYTES]
     assert build_early_read(views, 0) is None
     assert build_early_read([small], 1 << 30) is None
-
-
-class Sequences(TritonKernels):
-    """Returns launch sequences as they are."""
-
-    def prepare(self, sequence, target):
-        return sequence
-
-    def versions(self):
-        return {}
-
-    def close(self):
-        pass
 
 
 def test_gpus_of_amd_and_those_without_a_known_cache_read_nothing_ahead():

@@ -17,6 +17,10 @@ from einc_runtime.execution.cuda.streams import StepKind, StreamSchedule, Stream
 from einc_runtime.kernels.gpu import Launch
 
 
+_UNTIMED = (StepKind.EARLY, StepKind.STATUS, StepKind.FLAGS)
+"""Steps that compute nothing."""
+
+
 def warm_up(driver: Driver, plan: PreparedPlan) -> None:
     """Runs every step once and waits for it, so that an error belongs to the step that caused it; but for messages,
     which need the other processes."""
@@ -161,7 +165,7 @@ class Profile:
             self._started: dict[int, int] = {}
             self._ended: dict[int, int] = {}
             for number, step in enumerate(schedule.steps):
-                if step.stream is not None and step.kind not in (StepKind.STATUS, StepKind.EARLY):
+                if step.stream is not None and step.kind not in _UNTIMED:
                     device = schedule.streams[step.stream].device
                     self._started[number] = self._resources.create_event(device, timing=True)
                     self._ended[number] = self._resources.create_event(device, timing=True)

@@ -6,6 +6,7 @@ collected, and the executor has to release every handle itself.
 
 from __future__ import annotations
 
+import ctypes
 from collections.abc import Callable
 from typing import Any
 
@@ -18,6 +19,7 @@ from einc_runtime.kernels.gpu import GpuTarget
 _ALREADY_ENABLED = 704  # cudaErrorPeerAccessAlreadyEnabled
 _NO_DEVICE = 100  # cudaErrorNoDevice
 _NOT_READY = 600  # cudaErrorNotReady
+_NATIVE_ATOMICS = 3  # CU_DEVICE_P2P_ATTRIBUTE_NATIVE_ATOMIC_SUPPORTED
 _PORTABLE = 1  # cudaHostAllocPortable: pinned for every device
 
 DRIVER_CALLS: dict[str, int] = {
@@ -101,6 +103,17 @@ class CupyDriver:
         except DriverError as error:
             if error.status != _ALREADY_ENABLED:
                 raise
+
+    def can_signal(self, device: int, peer: int) -> bool:
+        try:
+            library: Any = ctypes.CDLL("libcuda.so.1")  # cupy's binding has no such call
+        except OSError:
+            return False
+        ends, value = (ctypes.c_int(), ctypes.c_int()), ctypes.c_int()
+        for end, number in zip(ends, (device, peer), strict=True):
+            library.cuDeviceGet(ctypes.byref(end), number)
+        status = library.cuDeviceGetP2PAttribute(ctypes.byref(value), _NATIVE_ATOMICS, *ends)
+        return status == 0 and bool(value.value)
 
     def synchronize(self, device: int) -> None:
         self.use(device)

@@ -93,6 +93,10 @@ class Driver(Protocol):
         There is no way back: access belongs to the process, and other executors and libraries rely on it.
         """
 
+    def can_signal(self, device: int, peer: int) -> bool:
+        """Whether kernels on `device`, which has access to the memory of `peer`, can set flags there by atomic
+        operations."""
+
     def synchronize(self, device: int) -> None:
         """Waits for everything that was enqueued on a device."""
 

@@ -115,16 +115,15 @@ class DeviceStatus:
         copy_async = self._driver.copy_async
         return lambda stream: copy_async(target, size, source, size, size, 1, stream)
 
-    def pop_failed(self) -> DeviceCheck | None:
-        """The first check that failed in the last execution; all words are cleared for the next one."""
+    def pop_failed(self) -> list[DeviceCheck]:
+        """The checks that failed in the last execution, by step; all words are cleared for the next one."""
         if not self._checks:
-            return None
+            return []
         words = (ctypes.c_int32 * len(self._checks)).from_address(self._host)
         failed = [check for check, word in zip(self._checks, words, strict=True) if word]
-        if not failed:
-            return None
-        self.clear()
-        return min(failed, key=lambda check: check.step)
+        if failed:
+            self.clear()
+        return sorted(failed, key=lambda check: check.step)
 
     def clear(self) -> None:
         for device, (pointer, _, size) in self._spans.items():

@@ -8,7 +8,8 @@ every stream follows the origin's start, and the origin's end follows the last s
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+import itertools
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 
 import numpy as np
@@ -42,17 +43,20 @@ class EventSchedule:
 
 def schedule_events(steps: Sequence[StreamStep], streams: Sequence[StreamSpec]) -> EventSchedule:
     """The events of steps whose `after` names earlier ones; there is at least one stream."""
-    waits, last_waits = _reduce_waits(steps, len(streams))
+    waits, last_waits = _reduce_waits(steps, [stream.device for stream in streams])
     event_of, start_event, devices = _assign_events(steps, streams, waits, last_waits)
     return EventSchedule(waits, last_waits, event_of, start_event, devices)
 
 
-def _reduce_waits(steps: Sequence[StreamStep], streams: int) -> tuple[tuple[tuple[int, ...], ...], tuple[int, ...]]:
-    """The waits that are needed.
+def _reduce_waits(
+    steps: Sequence[StreamStep], devices: Sequence[int]
+) -> tuple[tuple[tuple[int, ...], ...], tuple[int, ...]]:
+    """The waits that are needed; `devices` are those of the streams.
 
     `known[step][stream]` is the number of steps of that stream that have surely ended when the step has ended; the
     start of the origin counts as one. For a step without a stream, that is what waiting for it means.
     """
+    streams = len(devices)
     known = np.zeros((len(steps), streams), np.int32)
     members: list[list[int]] = [[START], *([] for _ in range(streams - 1))]
     position = [0] * len(steps)  # how many of its stream's steps have ended when it has
@@ -60,8 +64,18 @@ def _reduce_waits(steps: Sequence[StreamStep], streams: int) -> tuple[tuple[tupl
     tails[0][0] = 1
     clock_of_start = tails[0].copy()
 
+    def require(step: StreamStep) -> dict[int, int]:
+        """Per stream, how many of its steps must have ended when a step begins."""
+        required: dict[int, int] = {}
+        for earlier in step.after:
+            home = steps[earlier].stream
+            reached = enumerate(known[earlier].tolist()) if home is None else [(home, position[earlier])]
+            for reached_stream, count in reached:
+                required[reached_stream] = max(required.get(reached_stream, 0), count)
+        return required
+
     def wait(clock: Array, required: dict[int, int]) -> tuple[int, ...]:
-        """The needed ones among `required` (per stream, how many must have ended); they are added to what is known."""
+        """The needed ones among `required`; they are added to what is known."""
         needed: list[int] = []
         candidates = [(members[stream][count - 1], stream, count) for stream, count in required.items() if count]
         for number, stream, count in sorted(candidates, reverse=True):
@@ -71,30 +85,43 @@ def _reduce_waits(steps: Sequence[StreamStep], streams: int) -> tuple[tuple[tupl
         return tuple(needed)
 
     waits: list[tuple[int, ...]] = []
-    for number, step in enumerate(steps):
-        if step.stream is None:
-            clock = known[number]
-            for earlier in step.after:
-                np.maximum(clock, known[earlier], out=clock)
+    for group in _list_together(steps):
+        on_streams = {number: stream for number in group if (stream := steps[number].stream) is not None}
+        for number in group if not on_streams else ():
+            for earlier in steps[number].after:
+                np.maximum(known[number], known[earlier], out=known[number])
             waits.append(())
-            continue
-        required: dict[int, int] = {}
-        for earlier in step.after:
-            home = steps[earlier].stream
-            reached = enumerate(known[earlier].tolist()) if home is None else [(home, position[earlier])]
-            for stream, count in reached:
-                required[stream] = max(required.get(stream, 0), count)
-        if not members[step.stream]:
-            required[0] = max(required.get(0, 0), 1)
-        clock = known[number]
-        clock[:] = tails[step.stream]
-        waits.append(wait(clock, required))
-        members[step.stream].append(number)
-        position[number] = len(members[step.stream])
-        clock[step.stream] = position[number]
-        tails[step.stream] = clock
+        required = {number: require(steps[number]) for number in on_streams}
+        if len(on_streams) > 1:
+            _share_waits(required, {devices[stream]: number for number, stream in on_streams.items()}, devices)
+        for number, stream in on_streams.items():
+            if not members[stream]:
+                required[number][0] = max(required[number].get(0, 0), 1)
+            known[number] = tails[stream]
+            waits.append(wait(known[number], required[number]))
+        if len(on_streams) > 1:  # each has begun when the others go on
+            known[group] = known[group].max(axis=0)
+        for number, stream in on_streams.items():
+            members[stream].append(number)
+            known[number][stream] = position[number] = len(members[stream])
+            tails[stream] = known[number]
     ends = {stream: len(steps_of) for stream, steps_of in enumerate(members) if stream}
     return tuple(waits), wait(tails[0].copy(), ends)
+
+
+def _list_together(steps: Sequence[StreamStep]) -> Iterator[list[int]]:
+    """The steps in their order, those of one sum together, which wait for each other's beginnings."""
+    for _, group in itertools.groupby(range(len(steps)), lambda n: (steps[n].peer_sum, steps[n].peer_sum < 0 and n)):
+        yield list(group)
+
+
+def _share_waits(required: dict[int, dict[int, int]], step_of: dict[int, int], devices: Sequence[int]) -> None:
+    """Lets each step of a sum wait for what is on its device, also for what others of them have to wait for there."""
+    for number, waits in required.items():
+        for stream in list(waits):
+            at = step_of.get(devices[stream], number)
+            if at != number:
+                required[at][stream] = max(required[at].get(stream, 0), waits.pop(stream))
 
 
 def _assign_events(

@@ -30,7 +30,7 @@ from einc_runtime.execution.cuda.preparation import PreparedPlan, prepare_plan
 from einc_runtime.execution.cuda.resources import CudaResources
 from einc_runtime.execution.facts import CudaFacts, DeviceFacts, ExecutionFacts, GraphFacts, KernelFacts
 from einc_runtime.kernels.copies_2d import count_2d_copies, list_2d_copies
-from einc_runtime.kernels.gpu import Kernels
+from einc_runtime.kernels.gpu import LATE_PEERS, Kernels
 from einc_runtime.plan.regions import find_offsets
 from einc_runtime.plan.schema import Bundle, Region
 
@@ -45,6 +45,12 @@ MAX_FETCH_COPIES = 64
 """The most copies that fetch a region for offloading; if more are needed, the whole buffer is fetched."""
 
 _RANK_FOR_EACH_GPU = "a rank for each GPU is safer: NCCL's guide says that graphs over several GPUs may wait forever"
+
+_NO_FLAGS = "GPUs wait for each other by events, as kernels that waited by flags were not run at one time"
+
+
+class _LatePeersFault(KernelFault):
+    """Kernels that wait for each other were not run at one time."""
 
 
 class CudaExecutor:
@@ -79,11 +85,13 @@ class CudaExecutor:
         self._pending = False  # whether something is enqueued that nobody has waited for
         self._driver = _load_driver() if driver is None else driver
         self._kernels = _load_kernels(kernel_folders, tunings) if kernels is None else kernels
-        before = ""
+        before, self._with_flags = "", True
         while True:
             try:
                 self._prepare(devices, no_peer)
                 break
+            except _LatePeersFault:
+                self._with_flags = False
             except RuntimeFault as fault:
                 if not self._kernels.give_up(fault.message):
                     fault.message += before
@@ -101,15 +109,24 @@ class CudaExecutor:
         with self._closing_on_failure():
             self._resources.keep(self._kernels.close)
             self._plan: PreparedPlan = prepare_plan(
-                self._driver, self._resources, self._kernels, self.bundle, devices, no_peer, self._common, self._lanes
-            )
+                self._driver, self._resources, self._kernels, self.bundle, devices, no_peer, self._common, self._lanes,
+                with_flags=self._with_flags,
+            )  # fmt: skip
             origin = self._plan.schedule.streams[0].device
             self._start, self._end = (self._resources.create_event(origin, timing=True) for _ in range(2))
             with self._keeping_states():
                 warm_up(self._driver, self._plan)
-            self._plan.status.clear()  # zeros are not always allowed as inputs
-            if self._lanes is None:
-                self._instance = capture(self._driver, self._resources, self._plan)
+                self._plan.status.clear()  # zeros are not always allowed as inputs
+                if self._lanes is None:
+                    self._instance = capture(self._driver, self._resources, self._plan)
+                if self._plan.peer_sums:
+                    self._try_flags()
+
+    def _try_flags(self) -> None:
+        """Executes once. Raises _LatePeersFault where CUDA does not run kernels of all GPUs beside each other."""
+        self._replay()
+        if any(check.message == LATE_PEERS for check in self._plan.status.pop_failed()):
+            raise _LatePeersFault(LATE_PEERS)
 
     def fill(self, buffer: int, values: Array) -> None:
         self._settle()
@@ -204,7 +221,8 @@ class CudaExecutor:
             for first, second in pairs
         )
         joined = self._lanes is not None and len(set(self._plan.devices)) > 1
-        return (*staged, *self._plan.notes, *self._kernels.notes, *([_RANK_FOR_EACH_GPU] if joined else ()))
+        notes = [_RANK_FOR_EACH_GPU] * joined + [_NO_FLAGS] * (not self._with_flags)
+        return (*staged, *self._plan.notes, *self._kernels.notes, *notes)
 
     def count_streams(self) -> int:
         """How many streams all devices have; records of tasks number them."""
@@ -310,10 +328,10 @@ class CudaExecutor:
         """Raises ValueFault if a kernel found a value that its input may not have, such as an id out of range."""
         with self._closing_on_failure():
             failed = self._plan.status.pop_failed()
-        if failed is not None:
-            errors = self._plan.errors
-            message = f"{errors.name_subject(failed.task)} failed: {failed.message}"
-            raise ValueFault(message, where=errors.name_task(failed.task))
+        for check in failed:
+            errors, kind = self._plan.errors, KernelFault if check.message == LATE_PEERS else ValueFault
+            message = f"{errors.name_subject(check.task)} failed: {check.message}"
+            raise kind(message, where=errors.name_task(check.task))
 
     def _require_open(self) -> None:
         if self._resources.released:

@@ -20,13 +20,14 @@ from typing import Any
 from einc_runtime.errors import KernelFault, MissingFault
 from einc_runtime.execution.cuda.devices import DeviceMemory
 from einc_runtime.execution.cuda.driver import Driver
+from einc_runtime.execution.cuda.peer_flags import list_peer_sums
 from einc_runtime.execution.cuda.preparation import list_joint_kernels, rewrite_for_devices
 from einc_runtime.execution.cuda.step_kernels import StepKernels
 from einc_runtime.execution.cuda.streams import StepKind, schedule_steps
 from einc_runtime.installing import suggest_extra
 from einc_runtime.kernels.cuda import kernel_cache, triton_compile
 from einc_runtime.kernels.cuda.triton_compile import ARCHITECTURES, KernelBinary
-from einc_runtime.kernels.gpu import Description, GpuKernel, GpuTarget
+from einc_runtime.kernels.gpu import Description, GpuKernel, GpuTarget, PeerFlags
 from einc_runtime.kernels.triton.kernels import TritonKernels
 from einc_runtime.kernels.triton.launches import KernelLaunch, KernelSource, LaunchSequence
 from einc_runtime.plan.schema import Bundle
@@ -117,9 +118,13 @@ def _prepare(bundle: Bundle, devices: Sequence[int], kernels: _Collector, archit
     schedule = schedule_steps(bundle, tasks, devices, frozenset())
     memory = DeviceMemory(bundle, devices, [(site + 1) * _ARENA_DISTANCE for site in range(len(devices))])
     staging = [(len(devices) + 1 + n) * _ARENA_DISTANCE for n in range(len(schedule.staging_bytes))]
+    is_apart = len(targets) == len(devices)
+    peers_of = {number: s.tasks for s in (list_peer_sums(bundle, tasks) if is_apart else ()) for number in s.tasks}
+    flags = {number: PeerFlags(_ARENA_DISTANCE, (_ARENA_DISTANCE,) * (len(all_parts) - 1)) for number, all_parts in peers_of.items()}
     step_kernels = StepKernels(
-        bundle, tasks, memory, kernels=kernels, driver=_make_null_driver(), targets=targets, staging=staging
-    )
+        bundle, tasks, memory,
+        kernels=kernels, driver=_make_null_driver(), targets=targets, staging=staging, flags=flags,
+    )  # fmt: skip
     for step in schedule.steps:
         if step.kind is StepKind.EARLY:
             step_kernels.prepare_early_read(step)

@@ -21,6 +21,7 @@ from einc_runtime.execution.cuda.driver import Driver
 from einc_runtime.execution.cuda.errors import DeviceCheck, DeviceStatus, TaskErrors
 from einc_runtime.execution.cuda.events import EventSchedule, schedule_events
 from einc_runtime.execution.cuda.lanes import Lanes
+from einc_runtime.execution.cuda.peer_flags import FlagMemory, choose_peer_sums
 from einc_runtime.execution.cuda.resources import CudaResources
 from einc_runtime.execution.cuda.shared_memory import SharedMemory
 from einc_runtime.execution.cuda.step_kernels import StepKernels
@@ -44,7 +45,8 @@ class PreparedPlan:
 
     `launches[step]` is None for steps that only pass on what they wait for. `stream_handles` are those of the streams
     of `schedule`, and `events` those of `event_schedule`. `device_bytes` is the memory taken on each device, and
-    `kernel_counts` the number of tasks by kernel and by the library that runs them; `notes` are about memory.
+    `kernel_counts` the number of tasks by kernel and by the library that runs them; `notes` are about memory. So many
+    `peer_sums` are made out of the memory of all devices.
     """
 
     errors: TaskErrors
@@ -58,6 +60,7 @@ class PreparedPlan:
     stream_handles: tuple[int, ...]
     events: tuple[int, ...]
     status: DeviceStatus
+    peer_sums: int
     device_bytes: Mapping[int, int]
     kernel_counts: Mapping[tuple[str, Description], int]
     versions: Mapping[str, str]
@@ -90,9 +93,11 @@ def prepare_plan(
     no_peer: str,
     common: SharedBuffers | None = None,
     lanes: Lanes | None = None,
+    *,
+    with_flags: bool = True,
 ) -> PreparedPlan:
     """Does everything up to the first launch. All that is taken is in `resources`, also if this raises. `lanes` has the
-    messages of a part of a plan.
+    messages of a part of a plan. Unless it is `with_flags`, kernels wait for each other by events alone.
 
     With multicast memory, nothing is in `common`: switches add what all arenas have at one offset.
     """
@@ -103,7 +108,8 @@ def prepare_plan(
     require_device_memory(driver, bundle.model, devices, shared.layout.sizes, shared.count_missing)
     tasks = rewrite_for_devices(bundle, devices, peers.staged, is_part=lanes is not None)
     errors = TaskErrors(bundle, tasks) if lanes is None else TaskErrors(lanes.plan, lanes.plan.tasks)
-    schedule = schedule_steps(bundle, tasks, devices, peers.staged, () if lanes is None else lanes.ends)
+    sums = choose_peer_sums(driver, bundle, tasks, devices) if with_flags and lanes is None else ()
+    schedule = schedule_steps(bundle, tasks, devices, peers.staged, () if lanes is None else lanes.ends, sums)
     device_bytes: Counter[int] = Counter()
 
     def allocate_zeros(device: int, size: int) -> int:
@@ -123,9 +129,11 @@ def prepare_plan(
         device_bytes.update(dict(zip(devices, arenas.sizes, strict=True)))
     staging = [resources.allocate_host(max(size, 1)) for size in schedule.staging_bytes]
     memory = DeviceMemory(bundle, devices, arenas.addresses, arenas.multicast, layout=shared.layout, shared=addresses)
+    flags = FlagMemory(driver, tasks, devices, sums, allocate_zeros)
     step_kernels = StepKernels(
-        bundle, tasks, memory, kernels=kernels, driver=driver, targets=targets, staging=staging, lanes=lanes
-    )
+        bundle, tasks, memory, kernels=kernels, driver=driver, targets=targets, staging=staging,
+        flags=flags.of_tasks, lanes=lanes,
+    )  # fmt: skip
     prepared, groups = _prepare_kernels(step_kernels, schedule, errors)
     idle = [n for n, step in enumerate(schedule.steps) if step.kind is StepKind.EARLY and prepared[n] is None]
     schedule = schedule.fuse_steps(groups).leave_out(idle)
@@ -134,7 +142,9 @@ def prepare_plan(
         for number, kernel in enumerate(prepared)
         if kernel is not None and kernel.status_message is not None
     ]
-    schedule = schedule.add_status_steps([check.step for check in checks])
+    schedule = schedule.add_last_steps(StepKind.STATUS, [check.step for check in checks])
+    in_sums = [number for number, step in enumerate(schedule.steps) if step.peer_sum >= 0]
+    schedule = schedule.add_last_steps(StepKind.FLAGS, in_sums)
     status = DeviceStatus(driver, checks, allocate_zeros, resources.allocate_host)
     sizes = [0] * len(schedule.streams)
     for step, kernel in zip(schedule.steps, prepared, strict=False):
@@ -143,7 +153,7 @@ def prepare_plan(
     workspaces = [
         allocate_zeros(stream.device, size) if size else 0 for stream, size in zip(schedule.streams, sizes, strict=True)
     ]
-    launches = _bind_kernels(driver, schedule, prepared, workspaces, status, errors)
+    launches = _bind_kernels(driver, schedule, prepared, workspaces, status, flags, errors)
     event_schedule = schedule_events(schedule.steps, schedule.streams)
     return PreparedPlan(
         errors=errors,
@@ -157,6 +167,7 @@ def prepare_plan(
         stream_handles=tuple(resources.create_stream(stream.device) for stream in schedule.streams),
         events=tuple(resources.create_event(device) for device in event_schedule.event_devices),
         status=status,
+        peer_sums=len(sums),
         device_bytes=device_bytes,
         kernel_counts=_count_kernels(schedule, prepared, errors),
         versions=dict(kernels.versions()),
@@ -229,6 +240,7 @@ def _bind_kernels(
     prepared: Sequence[GpuKernel | None],
     workspaces: Sequence[int],
     status: DeviceStatus,
+    flags: FlagMemory,
     errors: TaskErrors,
 ) -> tuple[Launch | None, ...]:
     """The launches of all steps; `workspaces` are the addresses for the streams."""
@@ -238,6 +250,8 @@ def _bind_kernels(
             launches.append(None)
         elif step.kind is StepKind.STATUS:
             launches.append(status.make_fetch(schedule.device_of(number)))
+        elif step.kind is StepKind.FLAGS:
+            launches.append(flags.make_reset(schedule.device_of(number)))
         else:
             kernel = prepared[number]
             assert kernel is not None, "a step on a stream does something"

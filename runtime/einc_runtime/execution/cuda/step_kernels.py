@@ -13,7 +13,7 @@ from einc_runtime.execution.task_errors import locate_faults
 from einc_runtime.kernels.base import Invocation, JointInvocation
 from einc_runtime.kernels.calls.map import write_aggregation
 from einc_runtime.kernels.copies_2d import count_2d_copies, list_2d_copies
-from einc_runtime.kernels.gpu import Description, GpuArray, GpuKernel, GpuTarget, Kernels, Launch
+from einc_runtime.kernels.gpu import Description, GpuArray, GpuKernel, GpuTarget, Kernels, Launch, PeerFlags
 from einc_runtime.kernels.views import strides_of
 from einc_runtime.plan.epilogues import GatedTasks
 from einc_runtime.plan.joint_aggregation import aggregation_groups
@@ -39,7 +39,8 @@ _WAYS = {
 class StepKernels:
     """Prepares the kernels of steps, for a plan whose memory has been taken.
 
-    `tasks` are the tasks as they are run, and `staging` the addresses of the host buffers of staged transfers.
+    `tasks` are the tasks as they are run, `staging` the addresses of the host buffers of staged transfers, and `flags`
+    those of tasks that are parts of sums (`peer_flags`).
     """
 
     def __init__(
@@ -52,11 +53,12 @@ class StepKernels:
         driver: Driver,
         targets: Mapping[int, GpuTarget],
         staging: Sequence[int],
+        flags: Mapping[int, PeerFlags],
         lanes: Lanes | None = None,
     ) -> None:
         self.bundle, self.tasks, self.memory = bundle, tasks, memory
         self.kernels, self.driver, self.targets, self.staging = kernels, driver, targets, staging
-        self.lanes = lanes
+        self.flags, self.lanes = flags, lanes
         self.groups = aggregation_groups(bundle)
 
     def prepare(self, step: StreamStep) -> GpuKernel:
@@ -93,7 +95,9 @@ class StepKernels:
             return None
         parts = [self._make_part(self.tasks[number]) for number in launch.tasks]
         kept = [number in launch.kept for number in launch.tasks]
-        return self.kernels.prepare_launch(launch.kind, parts, kept, self._target(self.tasks[launch.tasks[0]].site))
+        first = launch.tasks[0]
+        target, flags = self._target(self.tasks[first].site), self.flags.get(first)
+        return self.kernels.prepare_launch(launch.kind, parts, kept, target, flags)
 
     def _make_part(self, task: AnyTask) -> Invocation[GpuArray]:
         if isinstance(task, KernelTask):
@@ -132,7 +136,8 @@ class StepKernels:
                 kernel = None if shared is None else self.kernels.prepare_multicast_sum(shared, writes[0], target)
                 if kernel is not None:
                     return kernel
-                return self.kernels.prepare_aggregate(task.aggregation, reads, writes[0], target)
+                flags = self.flags.get(step.task)
+                return self.kernels.prepare_aggregate(task.aggregation, reads, writes[0], target, flags)
             return self.kernels.prepare_joint_aggregation(
                 JointInvocation(task.aggregation, reads, writes, group.dims, group.definition), target
             )

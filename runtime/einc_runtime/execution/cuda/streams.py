@@ -21,6 +21,7 @@ from enum import Enum
 
 from einc_runtime.plan.early_reads import EarlyRead, find_early_reads
 from einc_runtime.plan.lanes import group_messages
+from einc_runtime.plan.peer_sums import PeerSum
 from einc_runtime.plan.regions import reads_of, writes_of
 from einc_runtime.plan.schema import ITEMSIZE, AnyTask, Bundle, FenceTask, Region, TransferTask
 
@@ -36,7 +37,8 @@ Box = tuple[tuple[int, int], ...]
 
 class StepKind(Enum):
     """What a step does: a whole task, one half of a staged transfer, a group of messages with other processes, reading
-    weights of a task into the cache before it runs, or fetching the status words of a device."""
+    weights of a task into the cache before it runs, or at the end fetching the status words of a device, or taking back
+    the flags that were set there."""
 
     TASK = "task"
     STAGE_OUT = "out"
@@ -44,6 +46,7 @@ class StepKind(Enum):
     MESSAGES = "messages"
     EARLY = "early"
     STATUS = "status"
+    FLAGS = "flags"
 
 
 _STREAM_WAYS = {StepKind.STAGE_OUT: ", to the host", StepKind.STAGE_IN: ", from the host", StepKind.EARLY: ", ahead"}
@@ -64,7 +67,8 @@ class StreamStep:
 
     `task` is the position of its task, and -1 for status words. `staging` is the host buffer of a staged transfer, a
     position in `StreamSchedule.staging_bytes`, and `piece` the part of the transferred region that the step moves.
-    `messages` are the tasks of a group of messages, and `regions` what is read ahead for the task.
+    `messages` are the tasks of a group of messages, and `regions` what is read ahead for the task. Steps of one
+    `peer_sum`, which follow each other, also wait until all of them have begun, by flags (-1: the step is of none).
     """
 
     stream: int | None
@@ -75,6 +79,7 @@ class StreamStep:
     piece: Box = ()
     messages: tuple[int, ...] = ()
     regions: tuple[Region, ...] = ()
+    peer_sum: int = -1
 
 
 @dataclass(frozen=True, slots=True)
@@ -113,14 +118,14 @@ class StreamSchedule:
         steps = (replace(step, stream=None) if number in left else step for number, step in enumerate(self.steps))
         return replace(self, steps=tuple(steps))
 
-    def add_status_steps(self, checking: Collection[int]) -> StreamSchedule:
-        """Adds a step for every device of the steps `checking`, after those: it fetches the device's status words."""
+    def add_last_steps(self, kind: StepKind, after: Collection[int]) -> StreamSchedule:
+        """Adds a step of this kind for every device of the steps `after`, when those of the device have ended."""
         steps = list(self.steps)
         by_device: dict[int, list[int]] = {}
-        for number in sorted(checking):
+        for number in sorted(after):
             by_device.setdefault(self.device_of(number), []).append(number)
         for _, steps_here in sorted(by_device.items()):
-            steps.append(StreamStep(self.steps[steps_here[-1]].stream, tuple(steps_here), kind=StepKind.STATUS))
+            steps.append(StreamStep(self.steps[steps_here[-1]].stream, tuple(steps_here), kind=kind))
         return replace(self, steps=tuple(steps))
 
 
@@ -130,16 +135,18 @@ def schedule_steps(
     devices: Sequence[int],
     staged: Collection[tuple[int, int]],
     messages: Collection[int] = (),
+    peer_sums: Sequence[PeerSum] = (),
 ) -> StreamSchedule:
-    """The steps of the tasks of a bundle, in their order; `staged` are the pairs of devices that use host memory, and
-    `messages` the tasks that send something to another process or receive something from it.
+    """The steps of the tasks of a bundle, in their order; `staged` are the pairs of devices that use host memory,
+    `messages` the tasks that send something to another process or receive something from it, and `peer_sums` those of
+    which nothing is sent.
 
     Sites that have a device for themselves read weights ahead: others keep a device busy while one of them waits."""
     builder = _ScheduleBuilder(bundle, devices, staged)
     for early in find_early_reads(bundle, tasks, messages):
         if devices.count(devices[tasks[early.task].site]) == 1:
             builder.early.setdefault(early.after, []).append(early)
-    return builder.run(tasks, messages)
+    return builder.run(tasks, messages, peer_sums)
 
 
 def split_box(shape: Sequence[int], order: Sequence[int], most: int) -> Iterator[Box]:
@@ -175,29 +182,58 @@ class _ScheduleBuilder:
         self._turn: dict[tuple[int, int], int] = {}
         self.early: dict[int, list[EarlyRead]] = {}  # by the task after which they may begin
         self._lanes: dict[int, int] = {}  # device -> its stream for messages
-        self._passed: dict[int, int] = {}  # device -> how many steps there were when its last group was added
+        self._passed: dict[int, int] = {}  # device -> how many steps there were when its last group or sum was added
 
-    def run(self, tasks: Sequence[AnyTask], messages: Collection[int]) -> StreamSchedule:
+    def run(
+        self, tasks: Sequence[AnyTask], messages: Collection[int], peer_sums: Sequence[PeerSum]
+    ) -> StreamSchedule:
         home = {number: self._device_of_message(tasks[number]) for number in messages}
         group_of = {number: group for group in group_messages(tasks, home) for number in group}
+        sums_of = {number: n for n, s in enumerate(peer_sums) for number in (*s.moves, *s.tasks)}
         last = [-1] * len(tasks)  # per task, its last step
         for number, task in enumerate(tasks):
             group = group_of.get(number, (number,))
             if number != group[-1]:
                 continue  # one step does all of a group, after the fences between its messages
             after = tuple(last[earlier] for member in group for earlier in tasks[member].after)
-            if number in home:
+            if number in sums_of:
+                self._add_sum(tasks, sums_of[number], peer_sums[sums_of[number]], last)
+            elif number in home:
                 self._add_group(group, home[number], after)
             elif isinstance(task, TransferTask):
                 self._add_transfer(number, task, after)
             else:
                 stream = None if isinstance(task, FenceTask) else task.site
                 self.steps.append(StreamStep(stream, after, number))
-            for member in group:
+            for member in group if number not in sums_of else ():
                 last[member] = len(self.steps) - 1
             for early in self.early.get(number, ()):
                 self._add_early(early, task.site, last[number])
         return StreamSchedule(tuple(self.streams), tuple(self.steps), tuple(self.staging_bytes))
+
+    def _add_sum(self, tasks: Sequence[AnyTask], number: int, peer_sum: PeerSum, last: list[int]) -> None:
+        """All of a sum at the place of its first task, once; each part begins after all that comes before on its
+        device."""
+        if last[peer_sum.tasks[0]] >= 0:
+            return
+        for move in peer_sum.moves:
+            self.steps.append(StreamStep(None, tuple(last[before] for before in tasks[move].after), move))
+            last[move] = len(self.steps) - 1
+        before_sum = {task: self._list_new_steps(self.devices[tasks[task].site]) for task in peer_sum.tasks}
+        for task, before_here in before_sum.items():
+            after = dict.fromkeys((*(last[before] for before in tasks[task].after), *before_here))
+            self.steps.append(StreamStep(tasks[task].site, tuple(after), task, peer_sum=number))
+            last[task] = len(self.steps) - 1
+
+    def _list_new_steps(self, device: int) -> list[int]:
+        """The steps of a device that were added since this was asked for last, but for those that nobody waits for."""
+        start, self._passed[device] = self._passed.get(device, 0), len(self.steps)
+        steps = ((number, self.steps[number]) for number in range(start, len(self.steps)))
+        return [
+            number
+            for number, step in steps
+            if step.kind is not StepKind.EARLY and step.stream is not None and self.streams[step.stream].device == device
+        ]
 
     def _add_early(self, early: EarlyRead, site: int, after: int) -> None:
         stream = self._stream(site, site, StepKind.EARLY)
@@ -212,13 +248,7 @@ class _ScheduleBuilder:
             self._lanes[device] = len(self.streams)
             self.streams.append(StreamSpec(device, f"messages of device {device}"))
         if len(set(self.devices)) > 1:
-            before = [
-                number
-                for number in range(self._passed.get(device, 0), len(self.steps))
-                if (stream := self.steps[number].stream) is not None and self.streams[stream].device == device
-            ]
-            after = (*after, *before)
-            self._passed[device] = len(self.steps)
+            after = (*after, *self._list_new_steps(device))
         after = tuple(dict.fromkeys(after))
         self.steps.append(StreamStep(self._lanes[device], after, group[0], StepKind.MESSAGES, messages=group))
 

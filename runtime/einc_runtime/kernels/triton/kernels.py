@@ -13,7 +13,7 @@ from dataclasses import replace
 
 from einc_runtime.dtypes import Array
 from einc_runtime.kernels.base import Invocation, JointInvocation
-from einc_runtime.kernels.gpu import WORKSPACE_ALIGNMENT, Alternatives, GpuArray, GpuKernel, GpuTarget
+from einc_runtime.kernels.gpu import WORKSPACE_ALIGNMENT, Alternatives, GpuArray, GpuKernel, GpuTarget, PeerFlags
 from einc_runtime.kernels.triton import builders
 from einc_runtime.kernels.triton.batched_pair import build_batched_pair
 from einc_runtime.kernels.triton.early_read import build_early_read
@@ -23,6 +23,7 @@ from einc_runtime.kernels.triton.gated_pair import build_gated_pair
 from einc_runtime.kernels.triton.joint_launches import build_joint_launch, can_join, overlap
 from einc_runtime.kernels.triton.launches import SCRATCH, LaunchSequence, as_layout, relocate_step
 from einc_runtime.kernels.triton.multicast_sum import build_multicast_sum
+from einc_runtime.kernels.triton.peer_flags import wait_for_peers
 from einc_runtime.kernels.triton.quantized import build_stored_gated
 from einc_runtime.plan.early_reads import CACHE_PART
 from einc_runtime.plan.launches import LaunchKind
@@ -88,7 +89,12 @@ class TritonKernels(ABC):
         return None if call is None else self.prepare(LaunchSequence((call,)), target)
 
     def prepare_launch(
-        self, kind: LaunchKind, parts: Sequence[Invocation[GpuArray]], kept: Sequence[bool], target: GpuTarget
+        self,
+        kind: LaunchKind,
+        parts: Sequence[Invocation[GpuArray]],
+        kept: Sequence[bool],
+        target: GpuTarget,
+        flags: PeerFlags | None = None,
     ) -> GpuKernel | None:
         if not can_join(parts, kept):
             return None
@@ -102,19 +108,25 @@ class TritonKernels(ABC):
         numbers = tuple(arrays.index(array) for part in parts for array in (*part.inputs, *part.outputs))
         key = (kind, *kept, numbers, *(cache_key(part, target.architecture) for part in parts))
         sequence = self.cache.get(key, arrays, build)
-        return self.prepare(sequence, target) if sequence.steps else None
+        return self.prepare(wait_for_peers(sequence, flags), target) if sequence.steps else None
 
     def has_epilogues(self, sequence: LaunchSequence, target: GpuTarget) -> bool:
         """Whether a library has an algorithm for every product with an epilogue."""
         return False
 
     def prepare_aggregate(
-        self, aggregation: str, reads: Sequence[GpuArray], write: GpuArray, target: GpuTarget
+        self,
+        aggregation: str,
+        reads: Sequence[GpuArray],
+        write: GpuArray,
+        target: GpuTarget,
+        flags: PeerFlags | None = None,
     ) -> GpuKernel:
         def build(views: Sequence[Array]) -> LaunchSequence:
             return builders.build_aggregate(aggregation, views[:-1], views[-1])
 
-        return self.prepare(self.cache.get(("aggregate", aggregation), [*reads, write], build), target)
+        sequence = self.cache.get(("aggregate", aggregation), [*reads, write], build)
+        return self.prepare(wait_for_peers(sequence, flags), target)
 
     def prepare_multicast_sum(self, read: GpuArray, write: GpuArray, target: GpuTarget) -> GpuKernel | None:
         sequence = build_multicast_sum(as_layout(read), as_layout(write), target.capability)

@@ -60,9 +60,12 @@ class KernelSource:
 
     def without_fusion(self) -> KernelSource:
         """The same source, not fused, under a name of its own, since profilers tell kernels apart by their names."""
-        plain = replace(self, fuses=False)
-        name = f"{self.name.rpartition('_')[0]}_{plain.key[:8]}"
-        return replace(plain, name=name, text=self.text.replace(f"def {self.name}(", f"def {name}("))
+        return replace(self, fuses=False).renamed(self.name.rpartition("_")[0])
+
+    def renamed(self, name: str) -> KernelSource:
+        """The same kernel under a name, to which a digest is appended, so that profilers can distinguish kernels."""
+        unique = f"{name}_{self.key[:8]}"
+        return replace(self, name=unique, text=self.text.replace(f"def {self.name}(", f"def {unique}("))
 
     def signature(self) -> dict[str, str]:
         """Argument name -> Triton's type, in order; the names are read from the source's def line."""

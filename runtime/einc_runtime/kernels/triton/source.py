@@ -106,9 +106,7 @@ def make_launch(
     pointers = [(a.address, a.dtype) if isinstance(a, PointerOperand) else a for a in arguments]
     aligned = tuple(isinstance(p, Table) or (isinstance(p, int) and p % POINTER_ALIGNMENT == 0) for p, _ in pointers)
     source = KernelSource(name, text, tuple(dtype for _, dtype in pointers), aligned, warps, stages)
-    unique = f"{name}_{source.key[:8]}"
-    source = replace(source, name=unique, text=text.replace(f"def {name}(", f"def {unique}("))
-    return KernelLaunch(source, grid, tuple(p for p, _ in pointers))
+    return KernelLaunch(source.renamed(name), grid, tuple(p for p, _ in pointers))
 
 
 def mask_arguments(*parts: str, fallback: str = "") -> str:
