@@ -1,8 +1,8 @@
 """What sums take that GPUs make out of each other's memory, waiting for flags there (`plan.peer_sums`).
 
-A transfer of such a sum is reading what another GPU has, by the kernel that adds: it begins when all GPUs have begun, and
-what it brings is not written to memory and read again. What that takes was measured of some GPUs; of others, plans are
-timed as if copies were sent.
+A transfer of such a sum is reading what another GPU has, by the kernel that adds: it begins when all GPUs have begun,
+and what it brings is not written to memory and read again. What that takes was measured of some GPUs; of others, plans
+are timed as if copies were sent.
 """
 
 from __future__ import annotations
@@ -35,7 +35,9 @@ def charge_peer_sums(
         moved = dict.fromkeys(peer_sum.tasks, 0)
         for move, reader in readers.items():
             moved[reader] += costs[move].size
-        combining = {number: costs[number]._replace(size=max(0, costs[number].size - size)) for number, size in moved.items()}
+        combining = {
+            number: costs[number]._replace(size=max(0, costs[number].size - size)) for number, size in moved.items()
+        }
         site, launch_us = machine.sites[costs[peer_sum.tasks[0]].site], machine.kernel_latency_us
         saved = max(compute_occupied_ms(costs[number], site, launch_us) - compute_occupied_ms(cost, site, launch_us)
                     for number, cost in combining.items())  # fmt: skip

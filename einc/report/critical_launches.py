@@ -11,7 +11,6 @@ from einc.predict.cores import list_run_tasks
 from einc.predict.costs import TaskCost, TaskKind, compute_occupied_ms, count_cached
 from einc.report.launches import name_task
 from einc.report.tables import align_columns
-from einc_runtime.plan.launches import find_launches
 from einc_runtime.plan.schema import Bundle, TransferTask
 from einc_runtime.text import format_memory
 
@@ -43,17 +42,18 @@ def describe_critical_launches(bundle: Bundle, machine: Machine, timing: Timing)
     """
     if not machine.joins_launches or timing.times is None:
         return None
-    costs, times = list_run_tasks(bundle, machine).costs, timing.times
-    members = {launch.tasks[0]: launch.tasks for launch in find_launches(bundle, bundle.tasks)}
+    run, times = list_run_tasks(bundle, machine), timing.times
+    members = {launch.tasks[0]: launch.tasks for launch in run.launches}
     rows: list[Document] = []
     for number in timing.critical:
-        cost, ms = costs[number], times.ends[number] - times.starts[number]
+        cost, ms = run.costs[number], times.ends[number] - times.starts[number]
         if cost.kind is TaskKind.FENCE:
             continue
         task = bundle.tasks[number]
         if isinstance(task, TransferTask):
-            name = f"transfer of {bundle.tensors[bundle.buffers[task.read.buffer].tensor].name}"
-            parts = _split_transfer(ms, machine)
+            tensor = bundle.tensors[bundle.buffers[task.read.buffer].tensor].name
+            name = f"transfer of {tensor}" if cost.latency_ms is None else f"peers' {tensor}, where it lies"
+            parts = _split_transfer(cost, ms, machine)
         else:
             name = " + ".join(name_task(bundle, member) for member in members.get(number, (number,)))
             waited = 0.0 if cost.early is None else times.starts[number] - times.ends[cost.early.after]
@@ -63,8 +63,8 @@ def describe_critical_launches(bundle: Bundle, machine: Machine, timing: Timing)
     return rows
 
 
-def _split_transfer(ms: float, machine: Machine) -> Document:
-    latency = min(ms, machine.transfer_latency_us * MS_PER_US)
+def _split_transfer(cost: TaskCost, ms: float, machine: Machine) -> Document:
+    latency = min(ms, machine.transfer_latency_us * MS_PER_US if cost.latency_ms is None else cost.latency_ms)
     return {"peak_ms": ms - latency, "launch_ms": latency, "below_peak_ms": 0.0, "ahead_ms": 0.0, "ahead_bytes": 0}
 
 

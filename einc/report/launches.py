@@ -6,8 +6,8 @@ import re
 from typing import Any
 
 from einc.machines.model import Machine
+from einc.predict.cores import list_run_tasks
 from einc_runtime.plan.early_reads import find_early_reads
-from einc_runtime.plan.launches import find_launches
 from einc_runtime.plan.regions import writes_of
 from einc_runtime.plan.schema import AggregateTask, Bundle, FenceTask, KernelTask, TransferTask
 from einc_runtime.text import format_count
@@ -19,18 +19,21 @@ MAX_KINDS_OF_LAUNCHES = 8
 
 
 def describe_launches(bundle: Bundle, machine: Machine) -> Document | None:
-    """Those of the site that has most; None where sites are no GPUs. `transfers` are those that the site sends, and
-    `joint` the launches of several tasks, by the names of what these compute."""
+    """Those of the site that has most; None where sites are no GPUs. `transfers` are those that the site sends, `joint`
+    the launches of several tasks, by the names of what these compute, and `peer_sums` what is added out of the memory
+    of all GPUs, without transfers."""
     if not machine.joins_launches:
         return None
+    run = list_run_tasks(bundle, machine)
+    read_there = {move for peer_sum in run.peer_sums for move in peer_sum.moves}
     tasks = [0] * len(bundle.devices)
     transfers = [0] * len(bundle.devices)
-    for task in bundle.tasks:
+    for number, task in enumerate(bundle.tasks):
         tasks[task.site] += not isinstance(task, FenceTask | TransferTask)
-        transfers[task.site] += isinstance(task, TransferTask)
+        transfers[task.site] += isinstance(task, TransferTask) and number not in read_there
     counts = list(tasks)
     joint: list[list[Document]] = [[] for _ in tasks]
-    for launch in find_launches(bundle, bundle.tasks):
+    for launch in run.launches:
         site = bundle.tasks[launch.tasks[0]].site
         counts[site] -= len(launch.tasks) - 1
         joint[site].append({"kind": launch.kind, "ops": [name_task(bundle, number) for number in launch.tasks]})
@@ -42,6 +45,12 @@ def describe_launches(bundle: Bundle, machine: Machine) -> Document | None:
         "launches": counts[most],
         "transfers": transfers[most],
         "joint": joint[most],
+        "peer_sums": [
+            name_task(bundle, number)
+            for peer_sum in run.peer_sums
+            for number in peer_sum.tasks
+            if bundle.tasks[number].site == most
+        ],
         "early": [name_task(bundle, read.task) for read in early if bundle.tasks[read.task].site == most],
     }
 
@@ -70,4 +79,8 @@ def format_launches(document: Document) -> list[str]:
     count = format_count(launches["launches"], "launch", "launches")
     ahead = [f"  {len(launches['early'])} more read weights ahead while the site waits"] if launches["early"] else []
     head = f"{count} per site for {launches['tasks']} tasks; each one launch:"
-    return [head, *shown[:MAX_KINDS_OF_LAUNCHES], *more, *ahead]
+    sums = format_count(len(launches["peer_sums"]), "sum")
+    peers = (
+        [f"  {sums} out of the memory of all GPUs, which wait for each other by flags"] if launches["peer_sums"] else []
+    )
+    return [head, *shown[:MAX_KINDS_OF_LAUNCHES], *more, *peers, *ahead]

@@ -81,7 +81,7 @@ def main() -> None:
         gpu, found = fit_gpu(name, measured[name])
         results += found
         if asked.write:
-            gpu = msgspec.structs.replace(gpu, source=SOURCE.format(version))
+            gpu = msgspec.structs.replace(gpu, source=SOURCE.format(version), peers=load_gpu(name).peers)
             (MACHINES / "gpus" / f"{name}.json").write_text(format_rates(gpu), "utf-8")
     if asked.gpu or asked.kind:
         return

@@ -29,7 +29,10 @@ class AwaitingFlags(Running):
     """A kernel that has told its peers that it has begun, and reads nothing before all of them have."""
 
     def __init__(self, driver, device, flags, run):
-        self.run, self.awaited = run, [ctypes.c_int32.from_address(flags.awaited + 4 * k) for k in range(len(flags.others))]
+        self.run, self.awaited = (
+            run,
+            [ctypes.c_int32.from_address(flags.awaited + 4 * k) for k in range(len(flags.others))],
+        )
         if driver._inside(flags.awaited, 4 * len(self.awaited), 4 * len(self.awaited), 1) != device:
             raise Misuse("flags of another device are awaited")
         for address in flags.others:

@@ -73,9 +73,7 @@ def find_peer_sums(
     return tuple(s for s in sums if begins_together(tasks, s, members))
 
 
-def _split_apart(
-    tasks: Sequence[AnyTask], group: Sequence[int], moves_of: dict[int, list[int]]
-) -> Iterator[list[int]]:
+def _split_apart(tasks: Sequence[AnyTask], group: Sequence[int], moves_of: dict[int, list[int]]) -> Iterator[list[int]]:
     """The aggregations of sites that read each other, of which every site has one."""
     parts: list[tuple[set[int], list[int]]] = []
     for number in group:

@@ -1,4 +1,4 @@
-"""Sums that GPUs make out of each other's memory: which ones, their flags, and that nobody waits forever or too little."""
+"""Sums that GPUs make out of each other's memory: which ones, and that nobody waits forever, or too little."""
 
 from __future__ import annotations
 
@@ -11,6 +11,7 @@ import msgspec
 import numpy as np
 import pytest
 
+from einc_runtime.errors import PlanFault
 from einc_runtime.execution.cuda.events import schedule_events
 from einc_runtime.execution.cuda.executor import CudaExecutor
 from einc_runtime.execution.cuda.peer_flags import FlagMemory, list_peer_sums
@@ -20,6 +21,7 @@ from einc_runtime.execution.session import Session
 from einc_runtime.kernels.gpu import LATE_PEERS, GpuArray, GpuTarget, PeerFlags
 from einc_runtime.plan.launches import find_launches
 from einc_runtime.plan.peer_sums import find_peer_sums
+from einc_runtime.plan.proof import prove_data
 from tests.support.cuda_fake import FakeDriver
 from tests.support.cuda_fake_kernels import NumpyKernels
 from tests.support.launch_cases import PartByPart, Sequences, compile_cut_step, run_twice, step_arrays
@@ -52,6 +54,25 @@ def test_tasks_between_others_keep_a_sum_apart(step):
     late = tasks[first.tasks[-1]]
     tasks[first.tasks[-1]] = msgspec.structs.replace(late, after=(*late.after, first.tasks[0]))
     assert [s.tasks for s in find_peer_sums(step, tasks, ())] == [s.tasks for s in find(step)[1:]]
+
+
+def test_what_is_run_is_proved_with_flags_as_waits(step):
+    """A part of a sum begins when all that any part waits for has ended, and reads its copies where they lie."""
+    tasks = list(rewrite_for_devices(step, range(3)))
+    sums = list_peer_sums(step, tasks)
+    for peer_sum in sums:
+        moves = set(peer_sum.moves)
+        waits = {before for n in (*moves, *peer_sum.tasks) for before in tasks[n].after} - moves
+        for number in peer_sum.tasks:
+            tasks[number] = msgspec.structs.replace(tasks[number], after=tuple(sorted(waits)))
+    assert len(sums) == 2
+    prove_data(msgspec.structs.replace(step, tasks=tuple(tasks)))
+    number = sums[0].tasks[1]
+    for lost in tasks[number].after:  # products of three sites: without any of them, the sum races
+        without = tuple(before for before in tasks[number].after if before != lost)
+        changed = [*tasks[:number], msgspec.structs.replace(tasks[number], after=without), *tasks[number + 1 :]]
+        with pytest.raises(PlanFault, match="without waiting"):
+            prove_data(msgspec.structs.replace(step, tasks=tuple(changed)))
 
 
 def test_events_and_flags_keep_every_wait(step):
@@ -91,7 +112,11 @@ def find_ended_before(schedule, order):
         for n in before:
             ended[n] |= before[n].union(*(ended[b] for b in before[n]))
             ended[n] = ended[n].union(
-                *(before[p].union(*(ended[b] for b in before[p])) for p in before if steps[n].peer_sum == steps[p].peer_sum >= 0)
+                *(
+                    before[p].union(*(ended[b] for b in before[p]))
+                    for p in before
+                    if steps[n].peer_sum == steps[p].peer_sum >= 0
+                )
             )
         if {n: len(of) for n, of in ended.items()} == old:
             return ended

@@ -78,7 +78,9 @@ class FlagMemory:
                 places[number] = sizes[device]
                 sizes[device] += _WORD_BYTES * (len(peer_sum.tasks) - 1)
         self._sizes = sizes
-        self._pointers = {device: allocate_zeros(device, 2 * size) for device, size in sizes.items()}  # and as many zeros
+        self._pointers = {
+            device: allocate_zeros(device, 2 * size) for device, size in sizes.items()
+        }  # and as many zeros
         for device, size in sizes.items():
             driver.fill_bytes(device, self._pointers[device], 1, size)
         start = {number: self._pointers[devices[tasks[number].site]] + place for number, place in places.items()}

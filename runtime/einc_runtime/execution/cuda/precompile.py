@@ -120,7 +120,10 @@ def _prepare(bundle: Bundle, devices: Sequence[int], kernels: _Collector, archit
     staging = [(len(devices) + 1 + n) * _ARENA_DISTANCE for n in range(len(schedule.staging_bytes))]
     is_apart = len(targets) == len(devices)
     peers_of = {number: s.tasks for s in (list_peer_sums(bundle, tasks) if is_apart else ()) for number in s.tasks}
-    flags = {number: PeerFlags(_ARENA_DISTANCE, (_ARENA_DISTANCE,) * (len(all_parts) - 1)) for number, all_parts in peers_of.items()}
+    flags = {
+        number: PeerFlags(_ARENA_DISTANCE, (_ARENA_DISTANCE,) * (len(all_parts) - 1))
+        for number, all_parts in peers_of.items()
+    }
     step_kernels = StepKernels(
         bundle, tasks, memory,
         kernels=kernels, driver=_make_null_driver(), targets=targets, staging=staging, flags=flags,

@@ -184,9 +184,7 @@ class _ScheduleBuilder:
         self._lanes: dict[int, int] = {}  # device -> its stream for messages
         self._passed: dict[int, int] = {}  # device -> how many steps there were when its last group or sum was added
 
-    def run(
-        self, tasks: Sequence[AnyTask], messages: Collection[int], peer_sums: Sequence[PeerSum]
-    ) -> StreamSchedule:
+    def run(self, tasks: Sequence[AnyTask], messages: Collection[int], peer_sums: Sequence[PeerSum]) -> StreamSchedule:
         home = {number: self._device_of_message(tasks[number]) for number in messages}
         group_of = {number: group for group in group_messages(tasks, home) for number in group}
         sums_of = {number: n for n, s in enumerate(peer_sums) for number in (*s.moves, *s.tasks)}
@@ -232,7 +230,9 @@ class _ScheduleBuilder:
         return [
             number
             for number, step in steps
-            if step.kind is not StepKind.EARLY and step.stream is not None and self.streams[step.stream].device == device
+            if step.kind is not StepKind.EARLY
+            and step.stream is not None
+            and self.streams[step.stream].device == device
         ]
 
     def _add_early(self, early: EarlyRead, site: int, after: int) -> None:

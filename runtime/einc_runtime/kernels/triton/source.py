@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 
 from einc_runtime.dtypes import ITEMSIZE, Array
 from einc_runtime.kernels.base import address, dtype_name
