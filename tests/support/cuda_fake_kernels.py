@@ -31,11 +31,11 @@ class AwaitingFlags(Running):
     def __init__(self, driver, device, flags, run):
         self.run, self.awaited = (
             run,
-            [ctypes.c_int32.from_address(flags.awaited + 4 * k) for k in range(len(flags.others))],
+            [ctypes.c_int32.from_address(flags.awaited + 4 * k) for k in range(len(flags.peers))],
         )
         if driver._inside(flags.awaited, 4 * len(self.awaited), 4 * len(self.awaited), 1) != device:
             raise Misuse("flags of another device are awaited")
-        for address in flags.others:
+        for address in flags.peers:
             peer = driver._inside(address, 4, 4, 1)
             if (device, peer) not in driver.peers or (device, peer) in driver.silent:
                 raise Misuse(f"device {device} sets a flag on device {peer}, which it does not reach")

@@ -87,11 +87,11 @@ def split_flags(plan):
     interpreted does all of its work at once, when the others have begun."""
     if plan.status_message != LATE_PEERS:
         return plan, None
-    (step, *rest) = plan.steps
+    (step, *later) = plan.steps
     at = next(n for n, argument in enumerate(step.arguments) if isinstance(argument, StatusPointer))
     flags = PeerFlags(step.arguments[at - 1], step.arguments[at + 1 :])
-    arguments = (*step.arguments[: at + 1], *[UNUSED.ctypes.data] * len(flags.others))
-    return replace(plan, steps=(replace(step, arguments=arguments), *rest)), flags
+    arguments = (*step.arguments[: at + 1], *[UNUSED.ctypes.data] * len(flags.peers))
+    return replace(plan, steps=(replace(step, arguments=arguments), *later)), flags
 
 
 def interpreted(bundle, devices=1, kernels=InterpretedKernels):

@@ -157,13 +157,13 @@ LATE_PEERS = "the GPUs that add what all of them have did not come to it at one 
 @dataclass(frozen=True, slots=True)
 class PeerFlags:
     """Words of 32 bits by which the kernels of several devices wait for each other. A kernel that has them sets those
-    at the addresses `others`, one in the memory of every other device, then waits until as many from the address
+    at the addresses `peers`, one in the memory of every other device, then waits until as many from the address
     `awaited` on, in its own memory, are not 0, and only then reads its operands, some of which are on these devices.
 
     It gives up after a few seconds, and says so in its status word."""
 
     awaited: int
-    others: tuple[int, ...]
+    peers: tuple[int, ...]
 
 
 @dataclass(frozen=True, slots=True)

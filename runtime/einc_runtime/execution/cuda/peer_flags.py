@@ -17,7 +17,7 @@ from einc_runtime.plan.launches import find_launches
 from einc_runtime.plan.peer_sums import PeerSum, begins_together, find_peer_sums
 from einc_runtime.plan.schema import AnyTask, Bundle, FenceTask
 
-_WORD_BYTES = 4
+_WORD_BYTES = 4  # of a flag, an integer of 32 bits
 
 
 def choose_peer_sums(
@@ -71,11 +71,11 @@ class FlagMemory:
     ) -> None:
         self._driver = driver
         sizes = dict.fromkeys((devices[tasks[number].site] for s in peer_sums for number in s.tasks), 0)
-        places: dict[int, int] = {}  # of every task, from the beginning of its device's flags
+        offsets: dict[int, int] = {}  # of every task, from the beginning of its device's flags
         for peer_sum in peer_sums:
             for number in peer_sum.tasks:
                 device = devices[tasks[number].site]
-                places[number] = sizes[device]
+                offsets[number] = sizes[device]
                 sizes[device] += _WORD_BYTES * (len(peer_sum.tasks) - 1)
         self._sizes = sizes
         self._pointers = {
@@ -83,7 +83,7 @@ class FlagMemory:
         }  # and as many zeros
         for device, size in sizes.items():
             driver.fill_bytes(device, self._pointers[device], 1, size)
-        start = {number: self._pointers[devices[tasks[number].site]] + place for number, place in places.items()}
+        start = {number: self._pointers[devices[tasks[number].site]] + offset for number, offset in offsets.items()}
         self.of_tasks: Mapping[int, PeerFlags] = {
             number: PeerFlags(
                 start[number],

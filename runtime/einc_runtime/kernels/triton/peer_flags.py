@@ -22,11 +22,11 @@ def wait_for_peers(sequence: LaunchSequence, flags: PeerFlags | None) -> LaunchS
     """The sequence with a first launch that begins by setting and awaiting flags; without them, as it is."""
     if flags is None:
         return sequence
-    launch, *rest = sequence.steps
+    launch, *later = sequence.steps
     assert isinstance(launch, KernelLaunch), "sums are kernels of ours"
-    arguments = (*launch.arguments, flags.awaited, StatusPointer(), *flags.others)
-    launch = replace(launch, source=_add_waits(launch.source, len(flags.others)), arguments=arguments)
-    return replace(sequence, steps=(launch, *rest), status_message=LATE_PEERS)
+    arguments = (*launch.arguments, flags.awaited, StatusPointer(), *flags.peers)
+    launch = replace(launch, source=_add_waits(launch.source, len(flags.peers)), arguments=arguments)
+    return replace(sequence, steps=(launch, *later), status_message=LATE_PEERS)
 
 
 def _add_waits(source: KernelSource, count: int) -> KernelSource:
