@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
+from types import MappingProxyType
 
 from einc_runtime.errors import PlanFault
 from einc_runtime.execution.cuda.devices import DeviceMemory
@@ -53,7 +54,7 @@ class StepKernels:
         driver: Driver,
         targets: Mapping[int, GpuTarget],
         staging: Sequence[int],
-        flags: Mapping[int, PeerFlags],
+        flags: Mapping[int, PeerFlags] = MappingProxyType({}),
         lanes: Lanes | None = None,
     ) -> None:
         self.bundle, self.tasks, self.memory = bundle, tasks, memory
