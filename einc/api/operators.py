@@ -199,13 +199,17 @@ class GraphOperators:
 
     # Layers of models
 
-    def rmsnorm(self, x: Tensor, gain: Tensor, name: str | None = None, **options: Any) -> Tensor:
+    def rmsnorm(self, x: Tensor, gain: Tensor | None = None, name: str | None = None, **options: Any) -> Tensor:
         """Over the last dimension; `eps`, and `offset`, which is added to the gain."""
-        return self._one("rmsnorm", (x, gain), options, name)
+        return self._one("rmsnorm", (x,) if gain is None else (x, gain), options, name)
 
-    def layernorm(self, x: Tensor, gain: Tensor, bias: Tensor, name: str | None = None, **options: Any) -> Tensor:
-        """Over the last dimension; `eps`, and `offset`, which is added to the gain."""
-        return self._one("layernorm", (x, gain, bias), options, name)
+    def layernorm(
+        self, x: Tensor, gain: Tensor | None = None, bias: Tensor | None = None, name: str | None = None, **options: Any
+    ) -> Tensor:
+        """Over the last dimension; `eps`, and `offset`, which is added to the gain. A bias stands behind a gain."""
+        if gain is None and bias is not None:
+            raise UsageError("layernorm has a bias and no gain", hint="add the bias to the result")
+        return self._one("layernorm", [part for part in (x, gain, bias) if part is not None], options, name)
 
     def rope(self, x: Tensor, name: str | None = None, **options: Any) -> Tensor:
         """Rotary positions of `[..., tokens, d_head]`; `theta`, `seq_lens` or `positions`, and `scaling`."""

@@ -1,7 +1,8 @@
 """Normalization of the last dimension, which stays whole; every other dimension is shardable anywhere.
 
-`rmsnorm` divides by the root of the mean square; `layernorm` subtracts the mean first, and adds a bias last. An offset,
-which some models subtract from a gain before storing it, is added in the precision of the computation.
+`rmsnorm` divides by the root of the mean square, and may multiply with a gain; `layernorm` subtracts the mean first,
+and may add a bias last. An offset, which some models subtract from a gain before storing it, is added in the precision
+of the computation.
 """
 
 from __future__ import annotations
@@ -23,14 +24,15 @@ if TYPE_CHECKING:
 
 CALLS = ("rmsnorm", "layernorm")
 _OPERANDS = {"rmsnorm": ("x", "gain"), "layernorm": ("x", "gain", "bias")}
+"""Those behind the first may be left out, the last one first."""
 EPS = 1e-5
 """The default of PyTorch, and of most published models."""
 
 
 @dataclass(frozen=True, slots=True)
 class Norm(DerivedMappedOperator):
-    """The first operand, normalized along its last dimension, times the sum of gain and offset, plus the bias if there
-    is one."""
+    """The first operand, normalized along its last dimension, times the sum of gain and offset, plus the bias, if there
+    are these."""
 
     family: ClassVar[str] = "norm"
 
@@ -55,12 +57,14 @@ class Norm(DerivedMappedOperator):
 
         from einc.ops.evaluate import find_accumulating_dtype
 
-        x, gain, *bias = (array.astype(find_accumulating_dtype(self.operands[0].dtype)) for array in arrays)
+        x, *vectors = (array.astype(find_accumulating_dtype(self.operands[0].dtype)) for array in arrays)
         if self.kind == "layernorm":
             x = x - x.mean(axis=-1, keepdims=True)
-        result = x / np.sqrt((x * x).mean(axis=-1, keepdims=True) + self.eps) * (gain + self.offset)
-        for summand in bias:
-            result = result + summand
+        result = x / np.sqrt((x * x).mean(axis=-1, keepdims=True) + self.eps)
+        for gain in vectors[:1]:
+            result = result * (gain + self.offset)
+        for bias in vectors[1:]:
+            result = result + bias
         return (result.astype(arrays[0].dtype),)
 
     @property
@@ -73,15 +77,17 @@ class Norm(DerivedMappedOperator):
 
 
 def call(name: str, arguments: Sequence[Argument], attributes: Attributes) -> Operator:
-    """`rmsnorm(x, gain, eps=1e-5, offset=1.0)`, `layernorm(x, gain, bias, eps=1e-5)`."""
+    """`rmsnorm(x, gain, eps=1e-5, offset=1.0)`, `layernorm(x, gain, bias, eps=1e-5)`, both also without vectors."""
     reject_others(name, attributes, "eps", "offset")
-    kind, operands = name, require_tensors(name, arguments, len(_OPERANDS[name]))
+    kind, operands = name, require_tensors(name, arguments, min(max(len(arguments), 1), len(_OPERANDS[name])))
     tensor = operands[0]
     if not tensor.dtype.is_float:
         raise OperatorError(f"{kind} does not take {tensor.dtype}", argument=0, hint='convert it: cast(x, "f32")')
     if tensor.rank == 0:
         raise OperatorError(f"{kind}: {tensor} has no dimension to normalize", argument=0)
-    for position, (label, operand) in enumerate(zip(_OPERANDS[kind], operands, strict=True)):
+    if len(operands) == 1 and "offset" in attributes:
+        raise OperatorError(f"{kind}: an offset is added to a gain, and there is none", argument="offset")
+    for position, (label, operand) in enumerate(zip(_OPERANDS[kind], operands, strict=False)):
         if operand.dtype is not tensor.dtype:
             raise OperatorError(
                 f"{kind}: the {label} is {operand.dtype}, expected {tensor.dtype} as the tensor",

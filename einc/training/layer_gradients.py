@@ -31,20 +31,22 @@ def differentiate_softmax(node: NodeGradient) -> None:
 
 def differentiate_norm(node: NodeGradient) -> None:
     """With n the normalized elements, r the factor by which they were scaled, and h = g * (gain + offset):
-    r * (h - n * mean(h * n)), and without the mean of h where the norm takes that of x."""
+    r * (h - n * mean(h * n)), and without the mean of h where the norm takes that of x. Without a gain, h is g."""
     operator = node.operator
     assert isinstance(operator, Norm)
     rank, width = operator.operands[0].rank, operator.operands[0].shape[-1]
     names = _list_indices(rank)
     indices, rows, last = ", ".join(names), ", ".join(names[:-1]), names[-1]
-    x, gain, g = (node.widen(name) for name in (*node.node.inputs[:2], node.gradient))
+    x, g = node.widen(node.node.inputs[0]), node.widen(node.gradient)
     if operator.kind == "layernorm":
         mean = node.write(f"m[{rows}] = sum[{last}](x[{indices}] / {float(width)})", x=x)
         x = node.write(f"c[{indices}] = x[{indices}] - m[{rows}]", x=x, m=mean)
     square = node.write(f"s[{rows}] = sum[{last}](x[{indices}] * x[{indices}] / {float(width)})", x=x)
     factor = node.write(f"r[{rows}] = rsqrt(s[{rows}] + {operator.eps!r})", s=square)
     if node.needs[0]:
-        h = node.write(f"h[{indices}] = g[{indices}] * (gain[{last}] + {operator.offset!r})", g=g, gain=gain)
+        h = g
+        for gain in map(node.widen, node.node.inputs[1:2]):
+            h = node.write(f"h[{indices}] = g[{indices}] * (gain[{last}] + {operator.offset!r})", g=g, gain=gain)
         dot = node.write(
             f"d[{rows}] = sum[{last}](h[{indices}] * x[{indices}] / {float(width)}) * r[{rows}] * r[{rows}]",
             h=h, x=x, r=factor,
@@ -55,7 +57,7 @@ def differentiate_norm(node: NodeGradient) -> None:
         text = f"dx[{indices}] = r[{rows}] * (h[{indices}] - x[{indices}] * d[{rows}])"
         node.put(0, node.write(text, r=factor, h=h, x=x, d=dot))
     over = f"sum[{rows}]" if rows else ""
-    if node.needs[1]:
+    if len(node.needs) > 1 and node.needs[1]:
         text = f"dg[{last}] = {over}(g[{indices}] * x[{indices}] * r[{rows}])"
         node.put(1, node.write(text, g=g, x=x, r=factor))
     if len(node.needs) > 2 and node.needs[2]:

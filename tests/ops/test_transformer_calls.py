@@ -147,9 +147,10 @@ NO_NAMES = ("", "a b", "a,b", "->", "1", "\x1b[31m", "n" * 101)
 FAULTS: list[tuple[str, list[Any], dict[str, Any], int | str | None, str]] = [
     *(("rmsnorm", [X, G], {"eps": eps}, "eps", "above 0") for eps in (-1e-5, 0, math.nan, math.inf, True, "x", (1,))),
     *(("rmsnorm", [X, G], {"offset": k}, "offset", "a number") for k in (math.nan, math.inf, True, "x")),
-    ("rmsnorm", [X], {}, None, "takes 2 tensors, not 1"),
+    ("rmsnorm", [], {}, None, "takes 1 tensor, not 0"),
     ("rmsnorm", [X, G, G], {}, 2, "takes 2 tensors, not 3"),
-    ("layernorm", [X, G], {}, None, "takes 3 tensors, not 2"),
+    ("layernorm", [X, G, G, G], {}, 3, "takes 3 tensors, not 4"),
+    ("layernorm", [X], {"offset": 1.0}, "offset", "is added to a gain, and there is none"),
     ("rmsnorm", [X, desc("d", 6)], {}, 1, "expected one dimension of 8 as 'd'"),
     ("layernorm", [X, G, desc("d", 8, dtype=F16)], {}, 2, "the bias is f16, expected f64"),
     ("layernorm", [X, desc("one d", 1, 8), G], {}, 1, "the gain is f64[one=1, d=8]"),
@@ -234,7 +235,7 @@ def test_faulty_calls_say_what_and_where(
 
 UNTRUE: list[tuple[str, tuple[TensorDesc, ...], Attributes]] = [
     ("norm", (X, G), {}),
-    ("norm", (X, G), {"kind": "layernorm", "eps": 1e-5}),
+    ("norm", (X, G, G, G), {"kind": "layernorm", "eps": 1e-5}),
     ("norm", (X, G), {"kind": 3, "eps": 1e-5}),
     ("norm", (X, G), {"kind": "rmsnorm", "eps": "small"}),
     ("rope", (Q, P), {"theta": 1e4, "scaling": "none"}),

@@ -134,6 +134,9 @@ def floating(dtype: DType) -> dict[str, Operator]:
         "mean": registry.call("mean", [y, "s", "d"], {}),
         "rmsnorm": registry.call("rmsnorm", [y, desc("d", dtype)], {"eps": 0.01}),
         "layernorm": registry.call("layernorm", [y, desc("d", dtype), desc("d", dtype)], {}),
+        "rmsnorm_plain": registry.call("rmsnorm", [y], {"eps": 0.01}),
+        "layernorm_plain": registry.call("layernorm", [y], {}),
+        "layernorm_gain": registry.call("layernorm", [y, desc("d", dtype)], {}),
         "rmsnorm_offset": registry.call("rmsnorm", [y, desc("d", dtype)], {"offset": 1.0}),
         "rmsnorm_vector": registry.call("rmsnorm", [desc("d", dtype), desc("d", dtype)], {}),
     }

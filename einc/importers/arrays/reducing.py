@@ -167,25 +167,24 @@ def layer_norm(
     program: ArrayProgram, array: Array, gain: Array | None, bias: Array | None, eps: float, hint: str = "norm"
 ) -> Array:
     """Rows along the last axis with mean 0 and variance 1, times a gain, plus a bias. Extents are [n]."""
-    width = [array.shape[-1]]
-    gain = gain or _repeat(program, 1.0, width, array.type)
-    bias = bias or _repeat(program, 0.0, width, array.type)
-    text = f"layernorm({{0}}, {{1}}, {{2}}, eps={eps!r})"
-    placed = program.place(array)
-    return program.call(hint, text, [placed, gain, bias], array.shape, array.type, placed.dims)
+    if gain is None and bias is not None:
+        return apply(program, "add", layer_norm(program, array, None, None, eps, hint), bias, hint=hint)
+    return _norm(program, "layernorm", array, [gain, bias], eps, hint)
 
 
 @recorded
 def rms_norm(program: ArrayProgram, array: Array, gain: Array | None, eps: float, hint: str = "norm") -> Array:
     """Rows along the last axis, divided by the root of their mean square, times a gain [n]."""
-    gain = gain or _repeat(program, 1.0, [array.shape[-1]], array.type)
+    return _norm(program, "rmsnorm", array, [gain], eps, hint)
+
+
+def _norm(
+    program: ArrayProgram, kind: str, array: Array, vectors: Sequence[Array | None], eps: float, hint: str
+) -> Array:
     placed = program.place(array)
-    text = f"rmsnorm({{0}}, {{1}}, eps={eps!r})"
-    return program.call(hint, text, [placed, gain], array.shape, array.type, placed.dims)
-
-
-def _repeat(program: ArrayProgram, value: float, shape: Sequence[Extent], type_: ElementType) -> Array:
-    return program.constant(np.full([extent.value for extent in shape], value).astype(type_.numpy), type_, "gain")
+    operands = [placed, *(vector for vector in vectors if vector is not None)]
+    listed = ", ".join(f"{{{number}}}" for number in range(len(operands)))
+    return program.call(hint, f"{kind}({listed}, eps={eps!r})", operands, array.shape, array.type, placed.dims)
 
 
 def group_norm(

@@ -52,9 +52,13 @@ def test_norms_in_pieces_and_from_strided_views(dtype, shape):
     small = g / 64  # as gains are that are stored less 1, which 16 bits would not hold with it
     y = run("rmsnorm", {"eps": 1e-3, "offset": 1.0}, [x, small], np.empty(shape, dtype))
     close(y, exact / np.sqrt((exact**2).mean(-1, keepdims=True) + 1e-3) * (1 + small.astype("f8")))
-    y = run("layernorm", {"eps": 1e-3}, [x, g, b], np.empty(shape, dtype))
+    y = run("rmsnorm", {"eps": 1e-3}, [x], np.empty(shape, dtype))
+    close(y, exact / np.sqrt((exact**2).mean(-1, keepdims=True) + 1e-3))
     exact -= exact.mean(-1, keepdims=True)
-    close(y, exact / np.sqrt((exact**2).mean(-1, keepdims=True) + 1e-3) * g.astype("f8") + b.astype("f8"))
+    centred = exact / np.sqrt((exact**2).mean(-1, keepdims=True) + 1e-3)
+    close(run("layernorm", {"eps": 1e-3}, [x, g, b], np.empty(shape, dtype)), centred * g.astype("f8") + b.astype("f8"))
+    close(run("layernorm", {"eps": 1e-3}, [x, g], np.empty(shape, dtype)), centred * g.astype("f8"))
+    close(run("layernorm", {"eps": 1e-3}, [x], np.empty(shape, dtype)), centred)
 
 
 def test_layernorm_of_large_means_in_f32():
@@ -162,12 +166,12 @@ LIES = [
     ("rmsnorm", {"eps": 1e-5, "offset": math.nan}, [F, V], F),
     ("rmsnorm", {"eps": math.inf}, [F, V], F),
     ("rmsnorm", {"eps": 1}, [F, V], F),
-    ("rmsnorm", {"eps": 1e-5}, [F], F),
+    ("rmsnorm", {"eps": 1e-5, "offset": 1.0}, [F], F),
     ("rmsnorm", {"eps": 1e-5}, [F, V.astype("f2")], F),
     ("rmsnorm", {"eps": 1e-5}, [F, I.astype("f4")], F),
     ("rmsnorm", {"eps": 1e-5}, [F, V], F.T.copy()),
     ("rmsnorm", {"eps": 1e-5}, [F.astype("i8"), V.astype("i8")], F.astype("i8")),
-    ("layernorm", {"eps": 1e-5}, [F, V], F),
+    ("layernorm", {"eps": 1e-5}, [F, V, V, V], F),
     ("rope", {}, [F], F),
     ("rope", PLAIN | {"scaling": "yarn"}, [F], F),
     ("rope", PLAIN | {"scaling": "linear"}, [F], F),

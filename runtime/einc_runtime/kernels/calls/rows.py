@@ -34,9 +34,10 @@ class SoftmaxCall:
 
 @dataclass(frozen=True, slots=True)
 class NormCall:
-    """A norm of rows along the last axis, computed in type `kind`. `vectors` are the gain and, for layernorm, the bias;
-    `offset` is added to the gain."""
+    """A norm of rows along the last axis, computed in type `kind`. `vectors` are a gain, if there is one, and behind it
+    perhaps a bias of rows that are `centered`, as those of layernorm are; `offset` is added to the gain."""
 
+    centered: bool
     source: Array
     vectors: Sequence[Array]
     target: Array
@@ -48,16 +49,16 @@ class NormCall:
     def parse(invocation: Invocation[Array]) -> NormCall:
         invocation.allow("eps", "offset")
         name, target, eps = invocation.name, invocation.output, invocation.attribute("eps", float)
-        count = 2 if name == "rmsnorm" else 3
-        source, *vectors = invocation.operands(count)
+        centered = name == "layernorm"
+        source, *vectors = invocation.operands(min(max(len(invocation.inputs), 1), 3 if centered else 2))
         kind = compute_type(dtype_name(target))
         if kind not in ("f32", "f64") or any(x.dtype != target.dtype for x in invocation.inputs):
-            raise PlanFault(f"{name} has {count} floating inputs of one type, and an output of that type")
+            raise PlanFault(f"{name} has floating inputs of one type, and an output of that type")
         if source.shape != target.shape or source.ndim == 0 or any(v.shape != source.shape[-1:] for v in vectors):
             raise PlanFault(f"{name} of {source.shape} into {target.shape}, with {[v.shape for v in vectors]}")
         if not 0 < eps < math.inf:
             raise PlanFault(f"{name} with eps {eps}")
         offset = invocation.attribute("offset", float) if "offset" in invocation.attributes else 0.0
-        if not math.isfinite(offset):
-            raise PlanFault(f"{name} with offset {offset}")
-        return NormCall(source, vectors, target, eps, offset, kind)
+        if not math.isfinite(offset) or (offset and not vectors):
+            raise PlanFault(f"{name} with offset {offset} and {len(vectors)} vectors")
+        return NormCall(centered, source, vectors, target, eps, offset, kind)

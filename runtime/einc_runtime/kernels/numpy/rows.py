@@ -47,16 +47,17 @@ def make_norm(call: NormCall) -> Kernel:
     native = call.target.dtype == dtype
 
     def compute(x: Array, y: Array) -> None:
-        gain, *biases = call.vectors if native else [vector.astype(dtype) for vector in call.vectors]
+        vectors = call.vectors if native else [vector.astype(dtype) for vector in call.vectors]
         wide = x.astype(dtype, copy=False)
-        if biases:
+        if call.centered:
             wide = wide - np.add.reduce(wide, -1, keepdims=True) * share
         line = np.add.reduce(wide * wide, -1, keepdims=True)
         line *= share
         line += summand
         result = np.divide(wide, np.sqrt(line, line), y if native else None)
-        result *= gain + offset if call.offset else gain
-        for bias in biases:
+        for gain in vectors[:1]:
+            result *= gain + offset if call.offset else gain
+        for bias in vectors[1:]:
             result += bias
         if not native:
             store(result, y)

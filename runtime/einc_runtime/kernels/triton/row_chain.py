@@ -13,7 +13,7 @@ from einc_runtime.kernels.base import Invocation
 from einc_runtime.kernels.calls.map import MapCall
 from einc_runtime.kernels.calls.rows import NormCall
 from einc_runtime.kernels.triton.launches import LaunchSequence
-from einc_runtime.kernels.triton.rows import RowTiles, write_norm
+from einc_runtime.kernels.triton.rows import RowTiles, name_vectors, write_norm
 from einc_runtime.kernels.triton.scalar import ScalarSource
 from einc_runtime.kernels.triton.source import LANGUAGE
 from einc_runtime.kernels.views import merge_leading_axes
@@ -30,7 +30,7 @@ def build_row_chain(parts: Sequence[Invocation[Array]], kept: Sequence[bool]) ->
     merged = merge_leading_axes([*results, *views, norm.target])
     vectors = [vector[(None,) * (merged[0].ndim - 1)] for vector in norm.vectors]
     names = [f"r{n}" for n in range(len(calls))] + [f"x{n}" for n in range(len(views))]
-    gains = ["gain", "bias"][: len(vectors)]
+    gains = name_vectors(norm)
     ordered = [merged[len(calls) - 1], *merged[: len(calls) - 1], *merged[len(calls) : -1], *vectors, merged[-1]]
     labels = [names[len(calls) - 1], *names[: len(calls) - 1], *names[len(calls) :], *gains, "y"]
     rows = RowTiles(ordered, [f"{label}_ptr" for label in labels])

@@ -73,8 +73,7 @@ def build_norm(invocation: Invocation[Array], ordered: bool = False) -> LaunchSe
     call = NormCall.parse(invocation)
     x, y = merge_leading_axes([call.source, call.target])
     vectors = [vector[(None,) * (x.ndim - 1)] for vector in call.vectors]
-    centered = len(vectors) > 1
-    rows = RowTiles([x, *vectors, y], ["x_ptr", "gain_ptr", *(["bias_ptr"] if centered else []), "y_ptr"], ordered)
+    rows = RowTiles([x, *vectors, y], ["x_ptr", *(f"{name}_ptr" for name in name_vectors(call)), "y_ptr"], ordered)
     extent = x.shape[-1]
     if rows.fits_at_once:
         lines = [rows.load("x", "0"), *write_norm(call, rows)]
@@ -87,7 +86,7 @@ def build_norm(invocation: Invocation[Array], ordered: bool = False) -> LaunchSe
             f"mean = {rows.add_up('total')}[:, None] / {float(extent)!r}",
         ]
         lines = [
-            *(mean if centered else []),
+            *(mean if call.centered else []),
             f"total = {zeros}",
             *rows.loop([rows.load("x", "0"), f"total += {square}"]),
             f"squares = {rows.add_up('total')}[:, None]",
@@ -98,27 +97,33 @@ def build_norm(invocation: Invocation[Array], ordered: bool = False) -> LaunchSe
 
 
 def write_norm(call: NormCall, rows: RowTiles) -> list[str]:
-    """Lines that normalize whole rows x and store them. The operands after x are `gain` and, for layernorm, `bias`."""
+    """Lines that normalize whole rows x and store them. The operands after x are those of `name_vectors`."""
     square, root, finish = _write_norm_parts(call, rows)
     return [
-        *([f"mean = {rows.add_up('x')}[:, None] / {float(rows.extent)!r}"] if len(call.vectors) > 1 else []),
+        *([f"mean = {rows.add_up('x')}[:, None] / {float(rows.extent)!r}"] if call.centered else []),
         f"squares = {rows.add_up(square)}[:, None]",
         root,
         *finish,
     ]
 
 
+def name_vectors(call: NormCall) -> list[str]:
+    """What the vectors of a norm are called."""
+    return ["gain", "bias"][: len(call.vectors)]
+
+
 def _write_norm_parts(call: NormCall, rows: RowTiles) -> tuple[str, str, list[str]]:
     """What is added up of x, the line that makes the scale of it, and the lines that load what follows and store."""
-    centered = len(call.vectors) > 1
-    result = f"x{' - mean' if centered else ''}"
+    names = name_vectors(call)
+    result = f"x{' - mean' if call.centered else ''}"
     gain = f"(gain + {call.offset!r})" if call.offset else "gain"
-    scaled = f"({result}) / scale * {gain}" if centered else f"x / scale * {gain}"
-    finish = [rows.load(v, "0") for v in (["gain", "bias"] if centered else ["gain"])]
-    finish.append(rows.store(f"({scaled}{' + bias' if centered else ''})"))
+    scaled = f"({result}) / scale" if call.centered else "x / scale"
+    finish = [rows.load(name, "0") for name in names]
+    of_gain, of_bias = f" * {gain}" if names else "", " + bias" if len(names) > 1 else ""
+    finish.append(rows.store(f"({scaled}{of_gain}{of_bias})"))
     root = f"scale = {write_square_root(f'squares / {float(rows.extent)!r} + {call.eps!r}', rows.kind)}"
     square = f"({result}) * ({result})"
-    return f"tl.where({rows.inside}, {square}, 0)" if centered and rows.inside else square, root, finish
+    return f"tl.where({rows.inside}, {square}, 0)" if call.centered and rows.inside else square, root, finish
 
 
 def build_ordered_norm(invocation: Invocation[Array]) -> LaunchSequence:

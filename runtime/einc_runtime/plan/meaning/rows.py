@@ -21,7 +21,8 @@ ROPE_SCALINGS: dict[str, tuple[str, ...]] = {
 }
 """How frequencies of `rope` may be scaled, and the attributes of each way: numbers, but for the list `factors`."""
 
-_NORM_INPUTS = {"rmsnorm": 2, "layernorm": 3}
+_NORM_VECTORS = {"rmsnorm": 1, "layernorm": 2}
+"""How many vectors a norm may have: a gain, and a bias behind it."""
 
 
 def softmax(applied: Application) -> OperatorMeaning:
@@ -39,8 +40,10 @@ def norm(applied: Application) -> OperatorMeaning:
     """Along the last dimension, which stays whole as the vectors do that have it alone."""
     applied.allow(("kind", "eps"), ("offset",))
     kind = applied.value("kind", str)
-    applied.require(kind in _NORM_INPUTS, f"there is no kind '{kind[:40]}'")
-    tensor, *vectors = applied.operands(_NORM_INPUTS[kind])
+    applied.require(kind in _NORM_VECTORS, f"there is no kind '{kind[:40]}'")
+    count = len(applied.inputs)
+    tensor, *vectors = applied.operands(min(max(count, 1), 1 + _NORM_VECTORS[kind]))
+    applied.require(bool(vectors) or "offset" not in applied.attributes, "it has an offset and no gain")
     fit = tensor.dtype in FLOATS and tensor.rank > 0
     fit = fit and all(vector.shape == tensor.shape[-1:] and vector.dtype == tensor.dtype for vector in vectors)
     applied.require(fit, f"of {tensor} with {', '.join(map(str, vectors))}")
