@@ -283,7 +283,9 @@ def test_rows(dtype):
         vectors = normal(2, shape[-1], dtype=dtype, seed=4)
         check("rmsnorm", {"eps": 1e-3}, [x, vectors[0]], [y])
         check("rmsnorm", {"eps": 1e-3, "offset": 1.0}, [x, vectors[0]], [y])
-        check("layernorm", {"eps": 1e-3}, [x, *vectors], [y], tolerance=TOLERANCE[dtype] * 3)
+        check("rmsnorm", {"eps": 1e-3}, [x], [y])
+        for count in range(3):
+            check("layernorm", {"eps": 1e-3}, [x, *vectors[:count]], [y], tolerance=TOLERANCE[dtype] * 3)
         check("softmax", {"axis": -1}, [x], [y])
         check("softmax", {"axis": 0}, [x], [y])
 

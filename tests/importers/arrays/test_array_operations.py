@@ -14,6 +14,7 @@ from einc.importers.arrays.elementwise import apply, cast
 from einc.importers.arrays.extents import Extent, choose_larger, choose_smaller, make_extent
 from einc.importers.arrays.moving import arrange, reshape, shape_of, slice_axis, take
 from einc.importers.arrays.program import ArrayProgram
+from einc.importers.arrays.reducing import layer_norm, rms_norm
 from einc.importers.arrays.values import UnsupportedError
 from einc_runtime.execution.session import Session
 from tests.support.array_program_cases import CASES, run_program, write_program
@@ -111,3 +112,17 @@ def test_the_page_shows_the_text_that_its_program_makes(capsys: pytest.CaptureFi
     (example,) = re.findall(r"```python\n(.*?)```\n\n((?:    [^\n]*\n|\n)+)", page, re.DOTALL)
     exec(example[0], {})
     assert capsys.readouterr().out.strip() == re.sub("(?m)^    ", "", example[1]).strip()
+
+
+def test_norms_without_vectors_store_none() -> None:
+    program = ArrayProgram("plain")
+    x = program.input("x", (3, 5), ElementType.F32)
+    bias = program.weight("bias", (5,), ElementType.F32, "bias")
+    program.output("y", rms_norm(program, layer_norm(program, x, None, None, 1e-5), None, 1e-5))
+    program.output("z", layer_norm(program, x, None, bias, 1e-5))
+    assert program.weights == {}
+    rows = np.arange(15, dtype="f4").reshape(3, 5) ** 2
+    centred = (rows - rows.mean(1, keepdims=True)) / rows.std(1, keepdims=True)
+    values = interpret(build(program.text(), "plain.ein"), {"x": rows, "bias": np.ones(5, "f4")})
+    require_equal(values["y"], centred)
+    require_equal(values["z"], centred + 1)
