@@ -2,10 +2,8 @@
 
 from __future__ import annotations
 
-import itertools
 import sys
 from collections.abc import Sequence
-from functools import lru_cache
 from typing import TypeAlias, TypeGuard, TypeVar
 
 from einc.core.tensor import TensorDesc
@@ -65,12 +63,6 @@ def read_lengths(name: str, attributes: Attributes, key: str, total: int, dim: s
             argument=key,
         )
     return lengths
-
-
-@lru_cache(maxsize=256)
-def compute_ends(lens: tuple[int, ...]) -> tuple[int, ...]:
-    """Where each packed sequence ends."""
-    return tuple(itertools.accumulate(lens))
 
 
 def format_value(value: object) -> str:

@@ -15,13 +15,12 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, ClassVar
 
-from einc.core.intervals import Interval, Intervals, ShardableIndex
+from einc.core.intervals import Intervals, ShardableIndex
 from einc.core.spec import FunctionSpec, JoinAggSpec
-from einc.core.tensor import DType, TensorDesc, TensorType
+from einc.core.tensor import DType, TensorDesc
 from einc.errors import OperatorError
 from einc.ops.arguments import (
     Argument,
-    compute_ends,
     format_value,
     is_integer,
     read_lengths,
@@ -32,6 +31,8 @@ from einc.ops.arguments import (
 from einc.ops.base import Attributes, Operator, find_product_precision
 from einc.ops.derived import DerivedOperator, derive_family
 from einc.ops.sequence_packing import SequencePacking
+from einc_runtime.plan.meaning.attention import place_blocks
+from einc_runtime.plan.meaning.terms import ends_of
 from einc_runtime.plan.work import AttentionWork
 
 if TYPE_CHECKING:
@@ -99,26 +100,9 @@ class Attention(DerivedOperator):
         else:
             read = [(queries, packing.all_keys(queries)) for queries in sequences]
         tokens = [(queries, part) for queries, keys in read for part in packing.key_bounds(queries, keys, shares)]
-        functions = []
-        for heads in heads_kv:
-            blocks = (self._blocks(heads, tokens_q, tokens_k) for tokens_q, tokens_k in tokens)
-            functions += [FunctionSpec(inputs, outputs) for inputs, outputs in blocks]
-        return JoinAggSpec(tuple(functions))
-
-    def _blocks(
-        self, heads: Interval, tokens_q: Interval, tokens_k: Interval
-    ) -> tuple[tuple[TensorType, ...], tuple[TensorType, ...]]:
-        group = self.queries.shape[0] // self.keys.shape[0]
-        heads_q = (heads[0] * group, heads[1] * group)
-        width, width_v = (0, self.queries.shape[2]), (0, self.values.shape[2])
-        extras = {"mask": _make_block(tokens_k), "positions": _make_block(tokens_q)}
-        inputs = (
-            _make_block(heads_q, tokens_q, width),
-            _make_block(heads, tokens_k, width),
-            _make_block(heads, tokens_k, width_v),
-        )
-        outputs = (_make_block(heads_q, tokens_q, width_v), _make_block(heads_q, tokens_q))
-        return (*inputs, *(extras[name] for name in self.extras)), outputs
+        shapes = [desc.shape for desc in (self.queries, self.keys, self.values)]
+        blocks = (place_blocks(shapes, self.extras, heads, *bounds) for heads in heads_kv for bounds in tokens)
+        return JoinAggSpec(tuple(FunctionSpec(inputs, outputs) for inputs, outputs in blocks))
 
     @property
     def memory_orders(self) -> tuple[tuple[int, ...] | None, ...]:
@@ -201,12 +185,8 @@ class Attention(DerivedOperator):
         return SequencePacking(self.q_lens, self.k_lens, self.causal, self.window)
 
 
-def _make_block(*bounds: Interval) -> TensorType:
-    return TensorType(tuple(lo for lo, _ in bounds), tuple(up for _, up in bounds))
-
-
 def _make_slices(lens: tuple[int, ...]) -> list[slice]:
-    return [slice(lo, up) for lo, up in itertools.pairwise((0, *compute_ends(lens)))]
+    return [slice(lo, up) for lo, up in itertools.pairwise((0, *ends_of(lens)))]
 
 
 def call(name: str, arguments: Sequence[Argument], attributes: Attributes) -> Operator:

@@ -10,7 +10,6 @@ shardable anywhere, because a kernel knows the bounds of its block.
 
 from __future__ import annotations
 
-import math
 from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, ClassVar
@@ -27,7 +26,7 @@ from einc.ops.arguments import (
     reject_others,
     require_tensors,
 )
-from einc.ops.base import Attributes, Operator
+from einc.ops.base import Attribute, Attributes, Operator
 from einc.ops.derived import DerivedMappedOperator
 from einc_runtime.plan.meaning.rows import ROPE_SCALINGS
 
@@ -42,66 +41,32 @@ SCALING_NAMES = tuple(ROPE_SCALINGS)
 
 
 @dataclass(frozen=True, slots=True)
-class Frequencies:
-    """How fast every pair turns: `parameters` are those of the scaling, in order, or the factor of each pair."""
-
-    theta: float
-    scaling: str
-    parameters: tuple[float, ...]
-
-    @property
-    def attributes(self) -> Attributes:
-        if self.scaling == "longrope":
-            return {"theta": self.theta, "scaling": self.scaling, "factors": self.parameters}
-        scaled = zip(ROPE_SCALINGS[self.scaling], self.parameters, strict=True)
-        return {"theta": self.theta, "scaling": self.scaling, **dict(scaled)}
-
-    def of(self, d_head: int) -> Array:
-        """Radians per position of each of the d_head / 2 pairs, in f32."""
-        import numpy as np
-
-        exponents = np.arange(0, d_head, 2, dtype=np.float32) / np.float32(d_head)
-        powers = (self.theta ** exponents.astype(np.float64)).astype(np.float32)
-        if self.scaling == "longrope":
-            return np.asarray(1 / (np.array(self.parameters, np.float32) * powers))
-        plain: Array = 1 / powers
-        if self.scaling == "none":
-            return plain
-        if self.scaling == "linear":
-            return plain / self.parameters[0]
-        factor, low, high, original = self.parameters
-        # Pairs that turn less than `low` times over the original length slow down by the factor, those that turn more
-        # than `high` times keep their pace, and those between are blended.
-        turns = original / (2 * math.pi / plain)
-        kept = np.clip((turns - low) / (high - low), 0, 1)
-        return (1 - kept) * plain / factor + kept * plain
-
-
-@dataclass(frozen=True, slots=True)
 class Rope(DerivedMappedOperator):
     """A tensor [..., tokens, d_head] with its tokens turned by their positions: those of an input, or else those that
-    follow from `seq_lens`, the lengths of the packed sequences."""
+    follow from `seq_lens`, the lengths of the packed sequences. `rotation` are the attributes that say how fast."""
 
     family: ClassVar[str] = "rope"
 
     tensor: TensorDesc
     positions: TensorDesc | None
-    frequencies: Frequencies
+    rotation: tuple[tuple[str, Attribute], ...]
     seq_lens: tuple[int, ...]
 
     @property
     def attributes(self) -> Attributes:
         places: Attributes = {"seq_lens": self.seq_lens} if self.positions is None else {"extras": EXTRAS}
-        return {**self.frequencies.attributes, **places}
+        return {**dict(self.rotation), **places}
 
     def reference(self, *arrays: Array) -> tuple[Array, ...]:
         import numpy as np
 
         from einc.ops.evaluate import find_accumulating_dtype
+        from einc_runtime.rotary import find_frequencies
 
         positions = arrays[1] if self.positions is not None else np.concatenate(list(map(np.arange, self.seq_lens)))
         wide = find_accumulating_dtype(self.tensor.dtype)
-        angles = (positions[:, None] * self.frequencies.of(self.tensor.shape[-1])).astype(np.float32).astype(wide)
+        frequencies = find_frequencies(dict(self.rotation), self.tensor.shape[-1] // 2)
+        angles = (positions[:, None] * frequencies).astype(np.float32).astype(wide)
         first, second = np.split(arrays[0].astype(wide), 2, axis=-1)
         cosine, sine = np.cos(angles), np.sin(angles)
         turned = np.concatenate([first * cosine - second * sine, second * cosine + first * sine], axis=-1)
@@ -150,26 +115,24 @@ def restore(inputs: tuple[TensorDesc, ...], attributes: Attributes) -> Operator:
             argument="positions",
         )
     lens = read_lengths("rope", attributes, "seq_lens", tokens, dim)
-    return Rope(
-        tensor, positions, _read_frequencies(attributes, tensor.shape[-1] // 2), lens if positions is None else ()
-    )
+    rotation = _read_rotation(attributes, tensor.shape[-1] // 2)
+    return Rope(tensor, positions, tuple(rotation.items()), lens if positions is None else ())
 
 
-def _read_frequencies(attributes: Attributes, pairs: int) -> Frequencies:
+def _read_rotation(attributes: Attributes, pairs: int) -> Attributes:
     scaling = read_word("rope", attributes, "scaling", SCALING_NAMES)
+    theta = read_number("rope", attributes, "theta", THETA, above=0)
     if scaling == "longrope":
-        parameters = _read_factors(attributes, pairs)
-    else:
-        parameters = [read_number("rope", attributes, key, above=0) for key in ROPE_SCALINGS[scaling]]
-    if scaling == "llama3" and parameters[1] >= parameters[2]:
-        raise OperatorError(
-            f"rope: 'low_freq_factor' is {parameters[1]:g}, expected less than 'high_freq_factor', {parameters[2]:g}",
-            argument="low_freq_factor",
-        )
-    return Frequencies(read_number("rope", attributes, "theta", THETA, above=0), scaling, tuple(parameters))
+        return {"theta": theta, "scaling": scaling, "factors": _read_factors(attributes, pairs)}
+    numbers = {key: read_number("rope", attributes, key, above=0) for key in ROPE_SCALINGS[scaling]}
+    if scaling == "llama3" and numbers["low_freq_factor"] >= numbers["high_freq_factor"]:
+        low, high = numbers["low_freq_factor"], numbers["high_freq_factor"]
+        message = f"rope: 'low_freq_factor' is {low:g}, expected less than 'high_freq_factor', {high:g}"
+        raise OperatorError(message, argument="low_freq_factor")
+    return {"theta": theta, "scaling": scaling, **numbers}
 
 
-def _read_factors(attributes: Attributes, pairs: int) -> list[float]:
+def _read_factors(attributes: Attributes, pairs: int) -> tuple[float, ...]:
     """One for each pair."""
     factors = attributes.get("factors")
     if not isinstance(factors, tuple) or len(factors) != pairs:
@@ -177,7 +140,7 @@ def _read_factors(attributes: Attributes, pairs: int) -> list[float]:
         raise OperatorError(
             f"rope: 'factors' must be a list of {pairs}, one a pair; found {described}", argument="factors"
         )
-    return [read_number("rope", {"factors": factor}, "factors", above=0) for factor in factors]
+    return tuple(read_number("rope", {"factors": factor}, "factors", above=0) for factor in factors)
 
 
 FAMILIES = {Rope.family: restore}

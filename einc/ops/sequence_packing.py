@@ -14,7 +14,8 @@ from dataclasses import dataclass
 from functools import lru_cache
 
 from einc.core.intervals import Interval, ShardableIndex
-from einc.ops.arguments import compute_ends
+from einc_runtime.plan.meaning.attention import SeenKeys
+from einc_runtime.plan.meaning.terms import ends_of
 
 
 @dataclass(frozen=True, slots=True)
@@ -32,7 +33,7 @@ class SequencePacking:
 
     def pairs(self, queries: Interval, keys: Interval) -> int:
         """How many pairs of these packed queries and keys see each other."""
-        q_ends, k_ends = compute_ends(self.q_lens), compute_ends(self.k_lens)
+        q_ends, k_ends = ends_of(self.q_lens), ends_of(self.k_lens)
         first = max(bisect_right(q_ends, queries[0]), bisect_right(k_ends, keys[0]))
         last = min(bisect_left(q_ends, queries[1]), bisect_left(k_ends, keys[1]))
         if first >= last:
@@ -43,7 +44,7 @@ class SequencePacking:
 
     def sequences(self) -> ShardableIndex:
         """The index over queries, which may be cut between sequences and is balanced by the number of pairs."""
-        q_ends = compute_ends(self.q_lens)
+        q_ends = ends_of(self.q_lens)
         return ShardableIndex("sequence", q_ends[-1], q_ends[:-1], work=_sum_work(self))
 
     def queries(self) -> ShardableIndex:
@@ -72,7 +73,7 @@ class SequencePacking:
     def all_keys(self, queries: Interval) -> Interval:
         """The packed keys of the sequences that these queries belong to."""
         first, last = self._sequences_of(queries)
-        k_ends = compute_ends(self.k_lens)
+        k_ends = ends_of(self.k_lens)
         return k_ends[first] - self.k_lens[first], k_ends[last]
 
     def count_sequences(self, queries: Interval) -> int:
@@ -83,14 +84,8 @@ class SequencePacking:
     def seen_keys(self, queries: Interval, least: int) -> Interval:
         """The packed keys from the first to the last one that any of these queries sees, and more of the queries'
         sequences if these are fewer than `least`, which their sequences have."""
-        first, last = self._sequences_of(queries)
-        q_ends, (all_lower, all_upper) = compute_ends(self.q_lens), self.all_keys(queries)
-        lower, upper = all_lower, all_upper
-        if self.window:
-            key = queries[0] - q_ends[first] + self.k_lens[first]
-            lower += max(key - self.window + 1, 0)
-        if self.causal:
-            upper -= min(q_ends[last] - queries[1], self.k_lens[last])
+        all_lower, all_upper = self.all_keys(queries)
+        lower, upper = SeenKeys(self.q_lens, self.k_lens, self.causal, self.window).by(queries)
         upper = min(max(upper, lower + least), all_upper)
         return max(min(lower, upper - least), all_lower), upper
 
@@ -116,14 +111,14 @@ class SequencePacking:
         left = target - (work[s - 1] if s else 0)
         length, keys = self.q_lens[s], (0, self.k_lens[s])
         inside = bisect_right(range(length + 1), left, key=lambda count: self._pairs(s, (0, count), keys)) - 1
-        return compute_ends(self.q_lens)[s] - length + inside
+        return ends_of(self.q_lens)[s] - length + inside
 
     def _key_at(self, queries: Interval, keys: Interval, target: int) -> int:
         """The first of the packed keys such that those before it have `target` pairs with the queries.
 
         Sequences are searched first, and then the keys of one.
         """
-        k_ends, (lower, upper) = compute_ends(self.k_lens), keys
+        k_ends, (lower, upper) = ends_of(self.k_lens), keys
         first, last = bisect_right(k_ends, lower), bisect_left(k_ends, upper)
 
         def count(key: int) -> int:
@@ -135,12 +130,12 @@ class SequencePacking:
 
     def _sequences_of(self, queries: Interval) -> Interval:
         """The first and the last sequence that these packed queries belong to."""
-        q_ends = compute_ends(self.q_lens)
+        q_ends = ends_of(self.q_lens)
         return bisect_right(q_ends, queries[0]), bisect_left(q_ends, queries[1])
 
     def _pairs_inside(self, s: int, queries: Interval, keys: Interval) -> int:
         """The pairs of packed queries and keys that are in one sequence."""
-        q_start, k_start = compute_ends(self.q_lens)[s] - self.q_lens[s], compute_ends(self.k_lens)[s] - self.k_lens[s]
+        q_start, k_start = ends_of(self.q_lens)[s] - self.q_lens[s], ends_of(self.k_lens)[s] - self.k_lens[s]
         own_queries = (max(queries[0] - q_start, 0), min(queries[1] - q_start, self.q_lens[s]))
         own_keys = (max(keys[0] - k_start, 0), min(keys[1] - k_start, self.k_lens[s]))
         return self._pairs(s, own_queries, own_keys)

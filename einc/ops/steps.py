@@ -199,7 +199,7 @@ def _find_slice(tensor: TensorDesc, part: TensorType, forms: Sequence[TokenForm]
 
 def _find_rotation(operator: Rope, forms: Sequence[TokenForm], tokens: StepTokens) -> StepForm:
     _require_lengths(operator.seq_lens, tokens)
-    attributes = {**operator.frequencies.attributes, "extras": ("positions",)}
+    attributes = {**dict(operator.rotation), "extras": ("positions",)}
     descs = (tokens.shorten(operator.tensor, forms[0]), tokens.positions)
     inputs = (StepInput(Source.SAME), StepInput(Source.POSITIONS))
     return StepForm(registry.restore(operator.family, descs, attributes), inputs, tuple(forms))

@@ -1,13 +1,11 @@
 """Calls of the kernel `rope`: attributes, arrays and blocks checked against each other, frequencies and positions.
 
-Attributes: `theta`; `scaling` none, linear {factor}, llama3 {factor, low_freq_factor, high_freq_factor,
-original_length} or longrope {factors}; `seq_lens` of the whole tensor, where positions are not an input. The block's
-bounds then say which positions are its own.
+Attributes are those of a rotation (`plan/meaning/rows.py`), and `seq_lens` of the whole tensor, where positions are not
+an input. The block's bounds then say which positions are its own.
 """
 
 from __future__ import annotations
 
-import math
 from collections.abc import Sequence
 from dataclasses import dataclass
 
@@ -16,8 +14,10 @@ import numpy as np
 from einc_runtime.dtypes import Array, compute_type
 from einc_runtime.errors import PlanFault, ValueFault
 from einc_runtime.kernels.base import Invocation, dtype_name
-from einc_runtime.plan.meaning.rows import ROPE_SCALINGS
-from einc_runtime.plan.schema import Block
+from einc_runtime.plan.meaning.rows import read_rotation
+from einc_runtime.plan.meaning.terms import Application
+from einc_runtime.plan.schema import Attribute, Block
+from einc_runtime.rotary import find_frequencies
 
 
 @dataclass(frozen=True, slots=True)
@@ -44,8 +44,8 @@ class RopeCall:
         if source.ndim < 2 or source.shape[-1] % 2:
             raise PlanFault(f"rope of shape {source.shape}: d_head is odd, or there are no tokens")
         tokens, half = source.shape[-2], source.shape[-1] // 2
-        with np.errstate(all="ignore"):  # extreme parameters give infinities and NaNs
-            frequencies, seq_lens = _read_parameters(invocation, half)
+        seq_lens = invocation.integers("seq_lens") if "seq_lens" in invocation.attributes else None
+        frequencies = find_frequencies(_read_attributes(invocation, half), half)
         if positions_are_input != (seq_lens is None):
             raise PlanFault("rope has positions either as its second input or by seq_lens")
         positions = invocation.inputs[-1]
@@ -66,47 +66,13 @@ class RopeCall:
             raise ValueFault(f"a position is {int(self.positions.min())}; positions are 0 or more")
 
 
-def _read_parameters(invocation: Invocation[Array], half: int) -> tuple[Array, list[int] | None]:
-    """Radians per position of each pair in f32, and the lengths of packed sequences where they are an attribute."""
-    scaling = invocation.attribute("scaling", str)
-    if scaling not in ROPE_SCALINGS:
-        raise PlanFault(f"rope with the unknown scaling '{scaling[:40]}'")
-    invocation.allow("theta", "scaling", "seq_lens", *ROPE_SCALINGS[scaling])
-    numbers = [name for name in ("theta", *ROPE_SCALINGS[scaling]) if name != "factors"]
-    theta, *scales = (_read_positive(invocation, name) for name in numbers)
-    exponents = np.arange(half, dtype=np.float32) / np.float32(half)
-    powers = np.power(theta, exponents, dtype=np.float64).astype(np.float32)
-    if scaling == "longrope":
-        powers *= _read_factors(invocation, half)
-    frequencies = 1 / powers
-    if scaling == "linear":
-        frequencies /= scales[0]
-    elif scaling == "llama3":
-        factor, low, high, original = scales
-        if low >= high:
-            raise PlanFault(f"rope with low_freq_factor {low} and high_freq_factor {high}")
-        lengths = 2 * math.pi / frequencies
-        blend = (original / lengths - low) / (high - low)
-        blended = (1 - blend) * frequencies / factor + blend * frequencies
-        frequencies = np.where(lengths > original / low, frequencies / factor, np.where(
-            lengths < original / high, frequencies, blended))  # fmt: skip
-    return frequencies, invocation.integers("seq_lens") if "seq_lens" in invocation.attributes else None
-
-
-def _read_factors(invocation: Invocation[Array], pairs: int) -> Array:
-    """The factors of longrope: each pair turns slower by its factor."""
-    values = invocation.attribute("factors", list)
-    positive = [value for value in values if type(value) is float and 0 < value < math.inf]
-    if len(positive) != pairs or len(values) != pairs:
-        raise PlanFault(f"rope with factors that are not {pairs} numbers above 0")
-    return np.array(positive, np.float32)
-
-
-def _read_positive(invocation: Invocation[Array], name: str) -> float:
-    value = invocation.attribute(name, float)
-    if not 0 < value < math.inf:
-        raise PlanFault(f"rope with {name} {value}")
-    return value
+def _read_attributes(invocation: Invocation[Array], half: int) -> dict[str, Attribute]:
+    """The attributes that say how fast pairs turn."""
+    applied = Application("rope", (), dict(invocation.attributes))
+    applied.allow(("theta", "scaling"), list(invocation.attributes))
+    numbers = read_rotation(applied, half)
+    applied.allow(list(numbers), ("seq_lens",))
+    return numbers
 
 
 def _token_positions(seq_lens: Sequence[int], source: Array, blocks: Sequence[Block]) -> Array:

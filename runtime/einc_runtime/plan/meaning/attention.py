@@ -62,7 +62,7 @@ class AttentionBlocks:
     def require(self, cuts: Sequence[tuple[Interval, ...]], functions: Sequence[Function]) -> None:
         """Raises PlanFault where a function, whose intervals are those of the same position in `cuts`, has another
         block than it must."""
-        all_queries = sum(self.seen.q_lens)
+        all_queries, shapes = sum(self.seen.q_lens), [tensor.shape for tensor in self.applied.inputs[:3]]
         reached = 0
         for f, ((heads, sequences, queries, keys), function) in enumerate(zip(cuts, functions, strict=True)):
             if all_queries not in (sequences[1] - sequences[0], queries[1] - queries[0]):
@@ -77,7 +77,7 @@ class AttentionBlocks:
             if not follows or (keys[1] == sum(self.seen.k_lens) and reached < upper):
                 message = f"it has the keys {part[0]}:{part[1]}, and its queries see {lower}:{upper}"
                 raise PlanFault(message, where=f"functions[{f}].inputs[1]")
-            inputs, outputs = self._blocks(heads, seen_queries, part)
+            inputs, outputs = place_blocks(shapes, self.extras, heads, seen_queries, part)
             for field, stated, expected in (
                 ("inputs", function.inputs, inputs),
                 ("outputs", function.outputs, outputs),
@@ -87,20 +87,23 @@ class AttentionBlocks:
                     message = f"{stated[k]}, where attention has {expected[k]}"
                     raise PlanFault(message, where=f"functions[{f}].{field}[{k}]")
 
-    def _blocks(
-        self, heads: Interval, queries: Interval, keys: Interval
-    ) -> tuple[tuple[Block, ...], tuple[Block, ...]]:
-        q, k, v = self.applied.inputs[:3]
-        group = q.shape[0] // k.shape[0]
-        lead = heads[0] * group, heads[1] * group
-        vectors = {"mask": keys, "positions": queries}
-        inputs = (
-            _box(lead, queries, (0, q.shape[2])),
-            _box(heads, keys, (0, k.shape[2])),
-            _box(heads, keys, (0, v.shape[2])),
-            *(_box(vectors[name]) for name in self.extras),
-        )
-        return inputs, (_box(lead, queries, (0, v.shape[2])), _box(lead, queries))
+
+def place_blocks(
+    shapes: Sequence[Sequence[int]], extras: Sequence[str], heads: Interval, queries: Interval, keys: Interval
+) -> tuple[tuple[Block, ...], tuple[Block, ...]]:
+    """What a function with these heads of keys, queries and keys reads and writes; `shapes` are those of all queries,
+    keys and values."""
+    q, k, v = shapes
+    group = q[0] // k[0]
+    lead = heads[0] * group, heads[1] * group
+    vectors = {"mask": keys, "positions": queries}
+    inputs = (
+        _box(lead, queries, (0, q[2])),
+        _box(heads, keys, (0, k[2])),
+        _box(heads, keys, (0, v[2])),
+        *(_box(vectors[name]) for name in extras),
+    )
+    return inputs, (_box(lead, queries, (0, v[2])), _box(lead, queries))
 
 
 def _box(*bounds: Interval) -> Block:

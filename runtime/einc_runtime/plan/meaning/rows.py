@@ -58,34 +58,36 @@ def norm(applied: Application) -> OperatorMeaning:
 def rope(applied: Application) -> OperatorMeaning:
     """Pairs of the last dimension turn by the positions of the tokens, which are an input or follow from `seq_lens`."""
     has_positions = "extras" in applied.attributes
-    applied.allow(
-        ("theta", "scaling", "extras" if has_positions else "seq_lens"),
-        [n for names in ROPE_SCALINGS.values() for n in names],
-    )
+    applied.allow(("theta", "scaling", "extras" if has_positions else "seq_lens"), list(applied.attributes))
     tensor, *positions = applied.operands(1 + has_positions)
-    scaling = applied.value("scaling", str)
-    applied.require(scaling in ROPE_SCALINGS, f"there is no scaling '{scaling[:40]}'")
     applied.require(tensor.dtype in FLOATS and tensor.rank >= 2 and tensor.shape[-1] % 2 == 0, f"of {tensor}")
-    attributes: dict[str, Attribute] = {"theta": applied.number("theta"), "scaling": scaling}
+    attributes = read_rotation(applied, tensor.shape[-1] // 2)
+    applied.allow((*attributes, "extras" if has_positions else "seq_lens"))
     if has_positions:
         vector = positions[0]
         applied.require(applied.items("extras", str) == ("positions",), "extras that are not the positions")
         applied.require(vector.dtype in INTEGERS and vector.shape == tensor.shape[-2:-1], f"at {vector}")
     else:
         attributes["seq_lens"] = list(applied.lengths("seq_lens", tensor.shape[-2]))
-    used = ROPE_SCALINGS[scaling]
-    applied.allow((*attributes, *used), ("extras",))
-    if scaling == "longrope":
-        factors = applied.items("factors", float)
-        fit = len(factors) == tensor.shape[-1] // 2 and all(0 < factor < math.inf for factor in factors)
-        applied.require(fit, f"the factors are not {tensor.shape[-1] // 2} numbers above 0")
-        attributes["factors"] = list(factors)
-    else:
-        attributes.update((name, applied.number(name)) for name in used)
-    if scaling == "llama3":
-        low, high = applied.number("low_freq_factor"), applied.number("high_freq_factor")
-        applied.require(low < high, f"low_freq_factor {low} and high_freq_factor {high}")
     rank = tensor.rank
     axes = (*direct(range(rank - 1)), WHOLE)
     tokens = (direct((rank - 2,)),) * has_positions
     return OperatorMeaning("rope", attributes, (tensor,), indices_along(tensor)[:-1], (axes, *tokens), (axes,))
+
+
+def read_rotation(applied: Application, pairs: int) -> dict[str, Attribute]:
+    """The attributes that say how fast so many pairs turn."""
+    scaling = applied.value("scaling", str)
+    applied.require(scaling in ROPE_SCALINGS, f"there is no scaling '{scaling[:40]}'")
+    applied.allow(("theta", "scaling", *ROPE_SCALINGS[scaling]), list(applied.attributes))
+    attributes: dict[str, Attribute] = {"theta": applied.number("theta"), "scaling": scaling}
+    if scaling == "longrope":
+        factors = applied.items("factors", float)
+        fit = len(factors) == pairs and all(0 < factor < math.inf for factor in factors)
+        applied.require(fit, f"the factors are not {pairs} numbers above 0")
+        return {**attributes, "factors": list(factors)}
+    attributes.update((name, applied.number(name)) for name in ROPE_SCALINGS[scaling])
+    if scaling == "llama3":
+        low, high = applied.number("low_freq_factor"), applied.number("high_freq_factor")
+        applied.require(low < high, f"low_freq_factor {low} and high_freq_factor {high}")
+    return attributes

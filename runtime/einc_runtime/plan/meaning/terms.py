@@ -199,7 +199,7 @@ def indices_along(tensor: TensorForm) -> tuple[IndexForm, ...]:
     return tuple(map(IndexForm, unique_names(tensor.dims), tensor.shape))
 
 
-@lru_cache(maxsize=64)
+@lru_cache(maxsize=256)
 def ends_of(lengths: tuple[int, ...]) -> tuple[int, ...]:
     """Where each of the sequences ends that are packed one after the other."""
     return tuple(itertools.accumulate(lengths))

@@ -1,0 +1,36 @@
+"""How fast pairs of elements turn in `rope`, for the kernels and for the compiler's reference."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping
+from typing import Any
+
+import numpy as np
+
+from einc_runtime.dtypes import Array
+
+
+def find_frequencies(attributes: Mapping[str, Any], pairs: int) -> Array:
+    """Radians per position of each pair, in f32 as in published implementations: `theta ** (-pair / pairs)`, scaled as
+    the attributes of a rotation say."""
+    scaling = attributes["scaling"]
+    exponents = np.arange(pairs, dtype=np.float32) / np.float32(pairs)
+    with np.errstate(all="ignore"):  # extreme parameters give infinities and NaNs
+        powers = np.power(attributes["theta"], exponents, dtype=np.float64).astype(np.float32)
+        if scaling == "longrope":
+            powers *= np.array(attributes["factors"], np.float32)
+        frequencies: Array = 1 / powers
+        if scaling == "linear":
+            frequencies /= attributes["factor"]
+        if scaling != "llama3":
+            return frequencies
+        names = ("factor", "low_freq_factor", "high_freq_factor", "original_length")
+        factor, low, high, original = (attributes[name] for name in names)
+        # Pairs that turn less than `low` times over the original length slow down by the factor, those that turn more
+        # than `high` times keep their pace, and those between are blended.
+        lengths = 2 * math.pi / frequencies
+        blend = (original / lengths - low) / (high - low)
+        blended = (1 - blend) * frequencies / factor + blend * frequencies
+        slow = np.where(lengths > original / low, frequencies / factor, blended)
+        return np.where(lengths < original / high, frequencies, slow)
