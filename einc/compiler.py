@@ -280,6 +280,14 @@ class Compiled:
 
     @cached_property
     def bundle(self) -> Bundle:
+        """The whole plan, as a reader of its file gets it."""
+        from einc_runtime.plan.repetition import unfold
+
+        return unfold(self.folded_bundle)
+
+    @cached_property
+    def folded_bundle(self) -> Bundle:
+        """What the plan file says, a repeated layer once."""
         from einc.logical.pins import find_pinned
         from einc.physical.records import emit, require_valid
 
@@ -321,7 +329,7 @@ def compile_model(
     proposers: Sequence[Proposer] = (),
 ) -> Compiled:
     """The compilation of a model text; `file` is the name that messages give it. Raises ModelError here, not later."""
-    from einc.search.folding import fold
+    from einc.graph.layers import fold
 
     phase("reading the model")
     model = build_model(text, file, options)

@@ -17,7 +17,8 @@ import msgspec
 
 from einc_runtime.errors import PlanFault
 from einc_runtime.plan.checks import require, require_count, require_name, require_natural
-from einc_runtime.plan.schema import Bundle, Record
+from einc_runtime.plan.record import Record
+from einc_runtime.plan.schema import Bundle
 from einc_runtime.plan.validation import MAX_COUNT
 from einc_runtime.text import escape_text
 
@@ -34,7 +35,11 @@ _WHERE = "report"
 _Plan = TypeVar("_Plan")
 
 
-class BaselineTime(Record, frozen=True):
+class ReportRecord(Record, frozen=True, omit_defaults=False):
+    """Base of all parts of a report, which have all their fields there."""
+
+
+class BaselineTime(ReportRecord, frozen=True):
     """A well-known plan of the same model, which the plan was compared with: its predicted time, and the bytes of its
     fullest site. `note` says why they are not known. `chosen` says that it was faster, so that this is the plan."""
 
@@ -45,7 +50,7 @@ class BaselineTime(Record, frozen=True):
     chosen: bool = False
 
 
-class Contender(Record, frozen=True):
+class Contender(ReportRecord, frozen=True):
     """A plan that the search considered: its predicted time, the largest arena in bytes, and the paper's cost in
     elements; or the reason why there is none. The time is with `synthesized` exchanges, or else with naive ones; then
     `promised_ms` is about what it would be with synthesized ones, if the plan was to have such."""
@@ -60,14 +65,14 @@ class Contender(Record, frozen=True):
     promised_ms: float | None = None
 
 
-class MemoryPoint(Record, frozen=True):
+class MemoryPoint(ReportRecord, frozen=True):
     """The least predicted time among the plans that the search looked at and that need at most this memory per site."""
 
     memory: int
     predicted_ms: float
 
 
-class ConsideredShape(Record, frozen=True):
+class ConsideredShape(ReportRecord, frozen=True):
     """A number of stages, of micro-batches of each replica, and of replicas, and what a plan with them takes: predicted
     of the whole plan if it was `built`, and estimated otherwise."""
 
@@ -79,7 +84,7 @@ class ConsideredShape(Record, frozen=True):
     chosen: bool = False
 
 
-class PipelineStage(Record, frozen=True):
+class PipelineStage(ReportRecord, frozen=True):
     """A stage of a plan: its sites in every replica, and the number of its operators, from the operator `first` on."""
 
     first: str
@@ -87,7 +92,7 @@ class PipelineStage(Record, frozen=True):
     sites: tuple[tuple[int, ...], ...]
 
 
-class PlanReport(Record, frozen=True):
+class PlanReport(ReportRecord, frozen=True):
     """What is known of a plan's choice; None and nothing where it is not.
 
     `exact` says that no plan over the same candidates costs less, and `cut_cost` is the cost of the cut heuristic's

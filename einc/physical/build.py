@@ -7,13 +7,18 @@ lowered to tasks, and its kernels follow. A saved output is brought home right a
 from __future__ import annotations
 
 import time
+from collections.abc import Callable
+from contextlib import suppress
+from dataclasses import replace
 from itertools import chain
 from typing import TYPE_CHECKING
 
 from einc.errors import CapacityError, MachineError
 from einc.logical.plan import LogicalPlan
 from einc.machines.model import Machine
-from einc.physical.placer import PlacedBeginnings, Placer, PlanRecords
+from einc.physical.beginnings import PlacedBeginnings
+from einc.physical.few_layers import FewLayers, LayersDiffer
+from einc.physical.placer import Placer, PlanRecords
 from einc.physical.program import DeviceProgram
 from einc.physical.schedule import NaiveScheduler, Scheduler
 from einc.physical.synthesis import SearchScope, SynthesizingScheduler
@@ -30,16 +35,33 @@ def build(
     *,
     check_memory: bool = True,
     beginnings: PlacedBeginnings | None = None,
+    unfolded: bool = False,
 ) -> DeviceProgram:
     """The device program that runs `plan` on sites 0, 1, ... of `machine`, with naive exchanges by default.
 
     `records` are those of the plan, for callers that build several programs of it, and `beginnings` what plans like it
-    had placed. Raises MachineError where sites that
-    must exchange data cannot talk, or where there are too few of them, and CapacityError where a site's memory is too
-    small, unless `check_memory` is false.
+    had placed. Of many equal layers, a few are built, unless they are asked for `unfolded`. Raises MachineError where
+    sites that must exchange data cannot talk, or where there are too few of them, and CapacityError where a site's
+    memory is too small, unless `check_memory` is false.
     """
     scheduler = scheduler or NaiveScheduler(machine, plan.used_sites)
-    return _place(plan, machine, scheduler, records or PlanRecords.of(plan), beginnings).finish(check_memory)
+
+    def finish(built: LogicalPlan, few: FewLayers | None) -> DeviceProgram:
+        of_plan = records if few is None and records is not None else PlanRecords.of(built)
+        return _place(built, machine, scheduler, of_plan, beginnings).finish(check_memory, few=few)
+
+    return finish(plan, None) if unfolded or beginnings is not None else _build_few(plan, machine, finish)
+
+
+def _build_few(
+    plan: LogicalPlan, machine: Machine, build_program: Callable[[LogicalPlan, FewLayers | None], DeviceProgram]
+) -> DeviceProgram:
+    """The program of a plan, built with a few of its layers where one of them can stand for the others."""
+    few = FewLayers.of(plan, machine)
+    if few is not None:
+        with suppress(LayersDiffer):
+            return replace(build_program(few.plan, few), plan=plan)
+    return build_program(plan, None)
 
 
 def _place(
@@ -79,24 +101,41 @@ def build_fast(
     its caller knows that this takes longer. Raises what `build` raises.
     """
     scheduler = scheduler or SynthesizingScheduler(machine, plan.used_sites)
+    return _build_few(
+        plan, machine, lambda built, few: _build_fastest(built, machine, scheduler, naive_ms, promised_ms, few)
+    )
+
+
+def _build_fastest(
+    plan: LogicalPlan,
+    machine: Machine,
+    scheduler: SynthesizingScheduler,
+    naive_ms: float | None,
+    promised_ms: float | None,
+    few: FewLayers | None,
+) -> DeviceProgram:
     records = PlanRecords.of(plan)
+
+    def build_naive() -> DeviceProgram:
+        return _place(plan, machine, scheduler.naive, records).finish(check_memory=False, few=few)
+
     best: DeviceProgram | None = None
     naive: DeviceProgram | None = None
     took = 0.0
     if (naive_ms is None and promised_ms is None) or scheduler.budget.limited:
         started = time.monotonic()
-        naive = build(plan, machine, scheduler.naive, records, check_memory=False)
+        naive = build_naive()
         took, naive_ms = time.monotonic() - started, naive.predicted_ms
     for scope in scheduler.scopes:
         if scheduler.budget.left <= 2 * took:
-            naive = naive or build(plan, machine, scheduler.naive, records, check_memory=False)
+            naive = naive or build_naive()
             if fits(naive, machine):
                 return naive
         expected_ms = promised_ms if naive_ms is None else naive_ms
         scheduler.restart(scope, len(plan.graph.nodes) + len(plan.graph.outputs), expected_ms or 0.0)
         placer = _place(plan, machine, scheduler, records)
         try:
-            best = placer.finish(check_memory=True, known_ms=None if scheduler.improved else naive_ms)
+            best = placer.finish(check_memory=True, known_ms=None if scheduler.improved else naive_ms, few=few)
         except CapacityError:
             if scope is SearchScope.NOTHING:
                 raise
@@ -104,7 +143,7 @@ def build_fast(
         if not scheduler.improved or (promised_ms is not None and best.predicted_ms <= promised_ms):
             break
         if naive_ms is None:
-            naive_ms = build(plan, machine, scheduler.naive, records, check_memory=False).predicted_ms
+            naive_ms = build_naive().predicted_ms
         if best.predicted_ms <= naive_ms or scope is SearchScope.NOTHING:
             break
     assert best is not None
@@ -133,12 +172,13 @@ def refine(
 
     given_exchanges, proposed = user_programs.given_exchanges, user_programs.proposed
     if given_exchanges is not None:
-        program = build(plan, machine, RefiningScheduler(scheduler, OtherPrograms(given_exchanges)), records)
+        given_scheduler = RefiningScheduler(scheduler, OtherPrograms(given_exchanges))
+        program = build(plan, machine, given_scheduler, records, unfolded=True)
         given_exchanges.require_used()
     if proposed is not None:
         proposed.restart(len(plan.graph.nodes) + len(plan.graph.outputs))
         try:
-            faster = build(plan, machine, RefiningScheduler(scheduler, user_programs), records)
+            faster = build(plan, machine, RefiningScheduler(scheduler, user_programs), records, unfolded=True)
         except CapacityError as error:
             proposed.lines.append(f"the proposals are not used, as the plan with them does not fit: {error.message}")
             return program

@@ -4,6 +4,9 @@ Inputs, weights, states and results have bytes of their own at the bottom of the
 from the first task that writes it to the last that touches it, in the order of positions, and may take the bytes of
 buffers that are dead by then. Since tasks run in any order that dependencies allow, everything that touched the old
 buffer last must then come before everything that writes the new one; a fence stands between where both are several.
+
+Of equal layers, scratch buffers that live from one layer to the next lie apart from the others. So no layer leaves
+bytes in use among those that the next one takes, and all layers get the same offsets, but for a few at either end.
 """
 
 from __future__ import annotations
@@ -81,6 +84,7 @@ class MemoryPlan:
 
     `kept[s]` are the bytes of site s that are never reused, at the bottom of its arena of `sizes[s]` bytes; `peaks[s]`
     names the operator or output at which the arena grew to that size ("" where it never grew above `kept[s]`).
+    `layers` are the first tasks of layers, and the one behind the last.
     """
 
     tasks: tuple[AnyTask, ...]
@@ -88,6 +92,20 @@ class MemoryPlan:
     sizes: tuple[int, ...]
     kept: tuple[int, ...]
     peaks: tuple[str, ...]
+    layers: tuple[int, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class BuiltLayers:
+    """The layers of a program in which others are left out.
+
+    `tasks` and `buffers` have the first of each layer, and the first behind the last. At the end of the last layer but
+    one, memory is kept for `left_out` more layers like it.
+    """
+
+    tasks: tuple[int, ...]
+    buffers: tuple[int, ...]
+    left_out: int
 
 
 def plan_memory(
@@ -97,6 +115,7 @@ def plan_memory(
     sites: int,
     joined: Mapping[int, int],
     aliases: Mapping[int, int] = MappingProxyType({}),
+    layers: BuiltLayers | None = None,
 ) -> MemoryPlan:
     """Places all buffers; arenas are as large as they need to be.
 
@@ -107,39 +126,45 @@ def plan_memory(
     sizes = [align(buffer.block.size * ITEMSIZE[tensors[buffer.tensor].dtype]) for buffer in buffers]
     offsets = [0] * len(buffers)
     bottoms = [0] * sites
+    before = [0] * sites
     for b, buffer in enumerate(buffers):
+        if layers is not None and b == layers.buffers[-3]:
+            before = bottoms.copy()
+        if layers is not None and b == layers.buffers[-2]:
+            bottoms = [end + layers.left_out * (end - start) for start, end in zip(before, bottoms, strict=True)]
         if b in aliases:
             offsets[b] = offsets[aliases[b]]
         elif buffer.role != "scratch":
             offsets[b] = bottoms[buffer.site]
             bottoms[buffer.site] += sizes[b]
     uses = _collect_uses(buffers, tasks, joined)
-    arenas, peaks = [ArenaAllocator(bottom) for bottom in bottoms], [""] * sites
-    begins: dict[int, list[int]] = {}
-    for b, use in enumerate(uses):
-        if use is not None:
-            begins.setdefault(use.writers[0], []).append(b)
-    ends: dict[int, list[int]] = {}
+    starts = () if layers is None else layers.tasks
+    tops, peaks = bottoms, [""] * sites
     ordering = _Dependencies(tasks, uses)
-    for position, task in enumerate(tasks):
-        for b in begins.get(position, ()):
-            site, use = buffers[b].site, uses[b]
-            assert use is not None
-            top = arenas[site].top
-            offsets[b], evicted = arenas[site].allocate(sizes[b], b)
-            if arenas[site].top > top:
-                peaks[site] = task.serves
-            ordering.separate(evicted, b, site)
-            ends.setdefault(use.last, []).append(b)
-        for b in ends.pop(position, ()):
-            arenas[buffers[b].site].release(offsets[b], sizes[b])
+    for group in _group_uses(uses, starts):
+        arenas = [ArenaAllocator(top) for top in tops]
+        ends: dict[int, list[int]] = {}
+        for position, task in enumerate(tasks):
+            for b in group.get(position, ()):
+                site, use = buffers[b].site, uses[b]
+                assert use is not None
+                top = arenas[site].top
+                offsets[b], evicted = arenas[site].allocate(sizes[b], b)
+                if arenas[site].top > top:
+                    peaks[site] = task.serves
+                ordering.separate(evicted, b, site)
+                ends.setdefault(use.last, []).append(b)
+            for b in ends.pop(position, ()):
+                arenas[buffers[b].site].release(offsets[b], sizes[b])
+        tops = [arena.top for arena in arenas]
     placed = tuple(
         [
             Buffer(buffer.site, offset, buffer.tensor, buffer.block, buffer.role)
             for buffer, offset in zip(buffers, offsets, strict=True)
         ]
     )
-    return MemoryPlan(ordering.tasks(), placed, tuple(arena.top for arena in arenas), tuple(bottoms), tuple(peaks))
+    ordered, first = ordering.order(starts)
+    return MemoryPlan(ordered, placed, tuple(tops), tuple(bottoms), tuple(peaks), first)
 
 
 @dataclass(frozen=True, slots=True)
@@ -171,6 +196,18 @@ def _collect_uses(buffers: Sequence[Buffer], tasks: Sequence[AnyTask], joined: M
         _Use(tuple(w), tuple(r), end) if buffer.role == "scratch" else None
         for buffer, w, r, end in zip(buffers, writers, readers, last, strict=True)
     ]
+
+
+def _group_uses(uses: Sequence[_Use | None], starts: Sequence[int]) -> list[dict[int, list[int]]]:
+    """The scratch buffers by the task that writes them first: those that live from a layer to the next, and all others.
+    `starts` are the first tasks of layers."""
+    crossing: dict[int, list[int]] = {}
+    inside: dict[int, list[int]] = {}
+    for b, use in enumerate(uses):
+        if use is not None:
+            crosses = bisect_right(starts, use.writers[0]) != bisect_right(starts, use.last)
+            (crossing if crosses else inside).setdefault(use.writers[0], []).append(b)
+    return [crossing, inside] if starts else [inside]
 
 
 class _Dependencies:
@@ -216,8 +253,9 @@ class _Dependencies:
                     last_uses.difference_update(self._tasks[task].after)
         return last_uses
 
-    def tasks(self) -> tuple[AnyTask, ...]:
-        """All tasks in order, with the fences, without dependencies that another dependency implies directly."""
+    def order(self, starts: Sequence[int] = ()) -> tuple[tuple[AnyTask, ...], tuple[int, ...]]:
+        """All tasks in order, with the fences, without dependencies that another dependency implies directly; and where
+        the tasks at `starts` are in this order, with the fences in front of them."""
         number: list[int] = []
         fence_number: dict[tuple[int, int], int] = {}
         result: list[AnyTask] = []
@@ -243,7 +281,8 @@ class _Dependencies:
                 after = {number[earlier] for earlier in after}
                 after.update(fence_number[fence] for fence in self._behind.get(position, ()))
             number.append(append(task, after))
-        return tuple(result)
+        number.append(len(result))
+        return tuple(result), tuple(number[start] - len(self._fences.get(start, ())) for start in starts)
 
 
 def check_capacity(plan: LogicalPlan, machine: Machine, tensors: Sequence[Tensor], memory: MemoryPlan) -> None:

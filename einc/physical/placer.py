@@ -1,24 +1,24 @@
 """The placing of operators, one after another: sites, exchanges and kernels, from plan records to a device program.
 
-What has been placed can be copied (`Placer.fork`). A search looks at many plans that begin with the same operators: of
-these, only what comes after is placed again (`PlacedBeginnings`).
+What has been placed can be copied (`Placer.fork`).
 """
 
 from __future__ import annotations
 
 import copy
-from collections.abc import Hashable, Mapping, Sequence
+from bisect import bisect_left
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
-from itertools import takewhile
 
 import msgspec
 
 from einc.logical.plan import LogicalPlan
 from einc.machines.model import Machine
 from einc.physical.atoms import find_inflows
+from einc.physical.few_layers import FewLayers
 from einc.physical.homes import Homes, StateHomes
 from einc.physical.lowering import Lowering
-from einc.physical.memory import MemoryPlan, check_capacity, plan_memory
+from einc.physical.memory import BuiltLayers, MemoryPlan, check_capacity, plan_memory
 from einc.physical.occupancy import Occupancy
 from einc.physical.parts import PlacedParts, Residencies
 from einc.physical.placement import place_among
@@ -26,14 +26,12 @@ from einc.physical.program import DeviceProgram, DeviceProgramBuilder, renumber_
 from einc.physical.records import OperationRecorder, place_operation, trim_later
 from einc.physical.residency import CompleteBlock, PartialCopy, Residency
 from einc.physical.schedule import OUTPUT, NaiveScheduler, Scheduler
+from einc.predict.repeated import predict_whole
 from einc.predict.timeline import predict
 from einc_runtime.plan.joint_aggregation import AggregationGroup, groups_of
 from einc_runtime.plan.launches import find_joint_tasks
 from einc_runtime.plan.schema import Block, Exchange, Operation, Output, Region, Tensor, TransferTask
 from einc_runtime.plan.states import STATE, find_updates
-
-MAX_KEPT_BEGINNINGS = 4
-"""Plans whose beginnings are kept: the one that is being improved, and the last of those that differ from it."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -75,6 +73,7 @@ class Placer:
         self._known = Residencies()
         self._residencies = self._known.view(None)
         self._placed: dict[int, PlacedParts] = {}
+        self._firsts: list[tuple[int, int]] = []  # by node: its first task and buffer
         self._occupancy = Occupancy(machine, plan.used_sites) if has_choice(plan, records) else None
         self._updates = find_updates(records.operations)
         self._states = StateHomes(records.operations)
@@ -97,6 +96,7 @@ class Placer:
         forked._known = self._known.fork()
         forked._residencies = forked._known.view(None)
         forked._placed = {}
+        forked._firsts = self._firsts.copy()
         forked._occupancy = None if self._occupancy is None else self._occupancy.fork()
         forked._homes = self._homes.fork()
         return forked
@@ -104,6 +104,7 @@ class Placer:
     def place(self, number: int, part: int | None = None) -> None:
         """Places an operator, or a part of it, and brings home the outputs that no later one uses."""
         self._residencies = self._known.view(part)
+        self._firsts.append((len(self._builder.tasks), len(self._builder.buffers)))
         self._place_node(number, part)
         node = self._plan.graph.nodes[number]
         for name in self._plan.graph.outputs:
@@ -209,10 +210,11 @@ class Placer:
         homes = [home.region for home in self._residencies[tensor].wholes if not home.ready]  # no task brought them
         return Output(tensor, tuple(sorted(homes, key=lambda region: region.block)), None)
 
-    def finish(self, check_memory: bool, known_ms: float | None = None) -> DeviceProgram:
+    def finish(self, check_memory: bool, known_ms: float | None = None, few: FewLayers | None = None) -> DeviceProgram:
         """Loads what is saved and not computed, drops superfluous buffers, plans memory and predicts the time.
 
-        `known_ms` is this time where it is known.
+        `known_ms` is this time where it is known. With a `few` layers in place of many, memory and time are those of
+        the whole.
 
         Raises CapacityError where memory does not suffice, with `check_memory`.
         """
@@ -242,23 +244,34 @@ class Placer:
             (0,) * self._plan.sites,
             0.0,
         )
-        memory = self._plan_memory(program, aliases)
+        layers = None if few is None else self._find_layers(few, kept)
+        memory = self._plan_memory(program, aliases, layers)
         if check_memory:
             check_capacity(self._plan, self._machine, self._tensors, memory)
         program = replace(program, buffers=memory.buffers, tasks=memory.tasks, memory=memory.sizes)
+        if few is not None and layers is not None and few.left_out:
+            program = replace(program, repetition=few.repeat(program, layers, memory.layers))
         if known_ms is not None:
             return replace(program, predicted_ms=known_ms)
         timed = predict(program, self._machine)
-        return replace(program, predicted_ms=timed.timeline.predicted_ms, timed=timed)
+        return replace(program, predicted_ms=predict_whole(program, timed), timed=timed)
 
-    def _plan_memory(self, program: DeviceProgram, aliases: Mapping[int, int]) -> MemoryPlan:
+    def _find_layers(self, few: FewLayers, kept: Sequence[int]) -> BuiltLayers:
+        """Where the layers begin; `kept` are the buffers that there are at last, by their numbers until now."""
+        ends = (len(self._builder.tasks), len(self._builder.buffers))
+        tasks, buffers = zip(*[(*self._firsts, ends)[node] for node in few.starts], strict=True)
+        return BuiltLayers(tasks, tuple(bisect_left(kept, buffer) for buffer in buffers), few.left_out)
+
+    def _plan_memory(
+        self, program: DeviceProgram, aliases: Mapping[int, int], layers: BuiltLayers | None
+    ) -> MemoryPlan:
         """Leaves room for what GPUs may compute together, unless a site has too little memory for that."""
         joined = find_joint_tasks(program, program.tasks)
         arguments = program.tensors, program.buffers, program.tasks, self._plan.sites
-        memory = plan_memory(*arguments, joined, aliases)
+        memory = plan_memory(*arguments, joined, aliases, layers)
         sites = zip(memory.sizes, self._machine.sites, strict=False)
         if joined and any(needed > site.memory_bytes for needed, site in sites):
-            memory = plan_memory(*arguments, {}, aliases)
+            memory = plan_memory(*arguments, {}, aliases, layers)
         return memory
 
     def _settle(
@@ -341,53 +354,3 @@ def _join_outputs(output: Output, part: Output) -> Output:
     """An output with a further part of it."""
     later = (*output.later, part.exchange)
     return msgspec.structs.replace(output, regions=(*output.regions, *part.regions), later=later)
-
-
-@dataclass(frozen=True, slots=True)
-class _Beginning:
-    """The operations of a plan, what else decides where they are placed, and its placers after each of them, which are
-    not changed any more."""
-
-    operations: tuple[Operation, ...]
-    conditions: Hashable
-    placers: tuple[Placer, ...]
-
-    def count_shared(self, operations: Sequence[Operation], conditions: Hashable) -> int:
-        """How many operations another plan has in common with this one, from the first on."""
-        if conditions != self.conditions:
-            return 0
-        return sum(1 for _ in takewhile(lambda pair: pair[0] is pair[1], zip(self.operations, operations, strict=True)))
-
-
-class PlacedBeginnings:
-    """What plans that were built lately had placed after each operator, so that only what differs is placed again.
-
-    They are plans of one graph, with its operators in any order, on one machine with one scheduler, and their records
-    are by one recorder: equal operations are one object.
-    """
-
-    def __init__(self) -> None:
-        self._kept: list[_Beginning] = []  # the one that was of use last stands at the end
-
-    def place(self, plan: LogicalPlan, machine: Machine, scheduler: Scheduler, records: PlanRecords) -> Placer:
-        """The placer that has placed all operators. Raises MachineError where sites cannot talk."""
-        operations = records.operations
-        conditions = has_choice(plan, records), StateHomes(operations).key
-        shared, position = max(
-            ((beginning.count_shared(operations, conditions), b) for b, beginning in enumerate(self._kept)),
-            default=(0, 0),
-        )
-        placers: list[Placer] = []
-        if shared:
-            beginning = self._kept.pop(position)
-            self._kept.append(beginning)
-            placers += beginning.placers[:shared]
-            placer = placers[-1].fork(plan, records, shared)
-        else:
-            placer = Placer(plan, machine, scheduler, records)
-        for number in range(shared, len(operations)):
-            placer.place(number)
-            placers.append(placer.fork(plan, records, number + 1))
-        self._kept.append(_Beginning(operations, conditions, tuple(placers)))
-        del self._kept[:-MAX_KEPT_BEGINNINGS]
-        return placer

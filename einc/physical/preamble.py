@@ -162,8 +162,10 @@ def _make_letters(copy: int) -> str:
 
 
 def get_last_name(tensor: str) -> str:
-    """What stands behind the last dot of a tensor's name: all of it that occurs in a program."""
-    return tensor.rsplit(".", 1)[-1]
+    """What occurs in a program of a tensor's name: what stands behind the last dot but for numbers, such as those of
+    layers."""
+    parts = tensor.split(".")
+    return next((part for part in reversed(parts) if not part.isdigit()), parts[-1])
 
 
 def _make_prefixes(tensors: Sequence[str]) -> list[str]:

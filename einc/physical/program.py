@@ -17,6 +17,7 @@ import msgspec
 
 from einc.logical.plan import LogicalPlan
 from einc.predict.timeline import TimedRun
+from einc_runtime.plan.layers import Repetition
 from einc_runtime.plan.regions import reads_of
 from einc_runtime.plan.schema import (
     AggregateTask,
@@ -42,7 +43,8 @@ class DeviceProgram:
 
     Tensors and operations stand in the order of the graph. `memory[s]` is the size in bytes of the arena of site s.
     `predicted_ms` is the simulated time on the machine that the program was built for, and `timed` the simulation,
-    where it is still known.
+    where it is still known. With a `repetition`, a layer stands for its copies, too: `plan`, `memory` and
+    `predicted_ms` are those of the whole.
     """
 
     plan: LogicalPlan
@@ -53,6 +55,7 @@ class DeviceProgram:
     outputs: tuple[Output, ...]
     memory: tuple[int, ...]
     predicted_ms: float
+    repetition: Repetition | None = None
     timed: TimedRun | None = field(default=None, compare=False, repr=False)
 
     def forget_times(self) -> DeviceProgram:

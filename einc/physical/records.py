@@ -21,6 +21,7 @@ from einc.physical.program import DeviceProgram
 from einc.plan_report import BaselineTime, PipelineStage, PlanReport, encode_report, read_report
 from einc_runtime.errors import PlanFault
 from einc_runtime.plan import schema
+from einc_runtime.plan.repetition import unfold
 from einc_runtime.plan.validation import validate_statements
 from einc_runtime.text import replace_unprintable
 from einc_runtime.version import VERSION
@@ -46,11 +47,6 @@ def emit(
     arguments give equal bundles.
     """
     plan = program.plan
-    operations = program.operations
-    if pinned:
-        operations = tuple(
-            msgspec.structs.replace(operation, pin=pinned.get(operation.name)) for operation in operations
-        )
     report = PlanReport(
         exact=plan.exact,
         cut_cost=plan.cut_cost,
@@ -64,7 +60,7 @@ def emit(
         replicas=1 if plan.division is None else plan.division.shape.replicas,
         shapes=plan.shapes,
     )
-    return schema.Bundle(
+    bundle = schema.Bundle(
         producer=f"einc {VERSION}",
         model=plan.graph.name,
         machine=machine.name,
@@ -74,7 +70,7 @@ def emit(
         schedule=schedule,
         total_cost=plan.total_cost,
         tensors=program.tensors,
-        operations=operations,
+        operations=program.operations,
         buffers=program.buffers,
         tasks=program.tasks,
         outputs=program.outputs,
@@ -82,8 +78,22 @@ def emit(
         predicted_ms=program.predicted_ms,
         input_placement=plan.input_placement,
         reproducible=any(isinstance(node.operator, ReproducibleOperator) for node in plan.graph.nodes),
+        repetition=program.repetition,
         report=encode_report(report),
     )
+    return _name_pins(bundle, pinned) if pinned else bundle
+
+
+def _name_pins(bundle: schema.Bundle, pinned: Mapping[str, str]) -> schema.Bundle:
+    """The bundle whose operations say which cut a person named; the whole one where layers that are alike have unlike
+    pins."""
+    if bundle.repetition is not None:
+        section = bundle.repetition.operations
+        layer = [pinned.get(operation.name) for operation in bundle.operations[section.first : section.end]]
+        if any(layer != list(map(pinned.get, copy.operations)) for copy in bundle.repetition.copies):
+            bundle = unfold(bundle)
+    operations = [msgspec.structs.replace(entry, pin=pinned.get(entry.name)) for entry in bundle.operations]
+    return msgspec.structs.replace(bundle, operations=tuple(operations))
 
 
 def _describe_stages(plan: LogicalPlan) -> tuple[PipelineStage, ...]:
@@ -213,7 +223,7 @@ def _make_operation(
         title=operator.title,
         family=find_plain(operator).family,
         attributes=_convert_attributes(operator.attributes),
-        source=_format_source(node.span),
+        source=format_source(node.span),
         inputs=tuple(tensors[name] for name in node.inputs),
         outputs=tuple(tensors[name] for name in node.outputs),
         aggregations=tuple(operator.aggregations),  # type: ignore[arg-type]  # a name that no reader knows is refused
@@ -245,7 +255,7 @@ def _convert_attributes(attributes: Mapping[str, Attribute]) -> dict[str, schema
     return {name: list(value) if isinstance(value, tuple) else value for name, value in sorted(attributes.items())}
 
 
-def _format_source(span: SourceSpan | None) -> str | None:
+def format_source(span: SourceSpan | None) -> str | None:
     """File and line, without the directory: a plan does not depend on where it was compiled."""
     if span is None:
         return None

@@ -11,6 +11,7 @@ from einc.errors import InternalError
 from einc.physical.memory import ALIGNMENT
 from einc.physical.program import DeviceProgram
 from einc_runtime.errors import PlanFault
+from einc_runtime.plan.repetition import keep
 from einc_runtime.plan.task_validation import validate_tasks
 from einc_runtime.plan.validation import MAX_CORNERS
 
@@ -26,20 +27,26 @@ def verify(program: DeviceProgram) -> None:
     except PlanFault as fault:
         raise InternalError(fault.render()) from None
     saved = tuple(program.tensors[output.tensor].name for output in program.outputs)
-    if saved != program.plan.graph.outputs:
-        raise InternalError(f"the outputs {saved} are not those of the graph, {program.plan.graph.outputs}")
+    outputs = program.plan.graph.outputs
+    if program.repetition is not None:
+        outputs = keep(outputs, program.repetition.outputs, len(program.repetition.copies))
+    if saved != outputs:
+        raise InternalError(f"the outputs {saved} are not those of the graph, {outputs}")
 
 
 def _verify_operations(program: DeviceProgram) -> None:
     """Every operator has its function specifications, of each part one at a site at most; every site has an arena."""
-    graph, choices = program.plan.graph, program.plan.choices
-    if not len(graph.nodes) == len(choices) == len(program.operations):
+    nodes, choices = program.plan.graph.nodes, program.plan.choices
+    if program.repetition is not None:
+        section, copies = program.repetition.operations, len(program.repetition.copies)
+        nodes, choices = keep(nodes, section, copies), keep(choices, section, copies)
+    if not len(nodes) == len(choices) == len(program.operations):
         raise InternalError("not every operator has a choice and an operation")
     if len(program.memory) != program.plan.sites:
         raise InternalError(f"{len(program.memory)} arenas for {program.plan.sites} sites")
-    for node, choice, operation in zip(graph.nodes, choices, program.operations, strict=True):
+    for node, choice, operation in zip(nodes, choices, program.operations, strict=True):
         names = tuple(program.tensors[t].name for t in (*operation.inputs, *operation.outputs))
-        if operation.name != node.name or names != (*node.inputs, *node.outputs):
+        if operation.name != node.name or (program.repetition is None and names != (*node.inputs, *node.outputs)):
             raise InternalError(f"{node.name}: its operation is {operation.name} of {', '.join(names)}")
         functions = [(function.inputs, function.outputs) for function in operation.functions]
         if functions != [(function.inputs, function.outputs) for function in choice.candidate.functions]:

@@ -8,9 +8,9 @@ from dataclasses import dataclass
 from einc.errors import MachineError
 from einc.machines.model import Machine
 from einc.predict.breakdown import TimeBreakdown, break_down, find_critical_chain
-from einc.predict.cores import list_run_tasks
 from einc.predict.ranges import Range, find_range, find_task_error
-from einc.predict.timeline import PlanTimeline, TooLarge, time_tasks
+from einc.predict.repeated import predict_whole
+from einc.predict.timeline import PlanTimeline, TooLarge, predict
 from einc_runtime.plan.schema import AnyTask, Bundle, FenceTask, KernelTask, TransferTask
 
 Label = tuple[str, bool]
@@ -54,12 +54,12 @@ def time_plan(bundle: Bundle, machine: Machine) -> Timing:
         raise MachineError(
             f"the plan is for {len(bundle.devices)} sites, and the machine in it has {len(machine.sites)}"
         )
-    tasks = list_run_tasks(bundle, machine)
     try:
-        times = time_tasks(tasks.costs, machine, MAX_EFFORT)
+        timed = predict(bundle, machine, MAX_EFFORT)
     except TooLarge:
         known = bundle.predicted_ms if machine == read_plan_machine(bundle) else None
         return Timing(known, None, (), None)
+    tasks, times = timed.run, timed.timeline
     label = make_labeller(bundle)
     served = [label(bundle.tasks[origin]) for origin in tasks.origins]
     folded = times if machine.cores is None else fold_times(tasks.origins, times, bundle)
@@ -67,7 +67,7 @@ def time_plan(bundle: Bundle, machine: Machine) -> Timing:
     parts = break_down(tasks.costs, served, times, machine)
     span = find_range(tasks.costs, times, machine)
     errors = None if span is None else tuple(find_task_error(cost, machine)[1] for cost in tasks.costs)
-    return Timing(times.predicted_ms, folded, chain, parts, span, errors)
+    return Timing(predict_whole(bundle, timed), folded, chain, parts, span, errors)
 
 
 def fold_times(origins: Sequence[int], times: PlanTimeline, bundle: Bundle) -> PlanTimeline:

@@ -48,10 +48,13 @@ class TimedRun:
     timeline: PlanTimeline
 
 
-def predict(plan: ExecutablePlan, machine: Machine) -> TimedRun:
-    """What a machine runs of a device program or a plan file for its sites, and when by prediction."""
+def predict(plan: ExecutablePlan, machine: Machine, effort: float = math.inf) -> TimedRun:
+    """What a machine runs of a device program or a plan file for its sites, and when by prediction.
+
+    `effort` and errors are those of `time_tasks`.
+    """
     run = list_run_tasks(plan, machine)
-    return TimedRun(run, time_tasks(run.costs, machine))
+    return TimedRun(run, time_tasks(run.costs, machine, effort))
 
 
 def predict_ms(plan: ExecutablePlan, machine: Machine) -> float:

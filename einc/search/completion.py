@@ -16,11 +16,12 @@ from threadpoolctl import threadpool_limits
 
 from einc.errors import CapacityError
 from einc.graph.graph import Graph
+from einc.graph.layers import Folded
 from einc.physical.build import build_fast
 from einc.physical.program import DeviceProgram
 from einc.physical.synthesis import SynthesizingScheduler
 from einc.search.evaluation import EvaluatedPlan, Evaluator
-from einc.search.folding import Folded, time_left_out
+from einc.search.folding import time_left_out
 from einc.search.neighbours import list_changes, list_pair_changes
 from einc.search.orders import Order, list_all_orders
 from einc.search.overlap import estimate_overlapped

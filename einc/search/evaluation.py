@@ -7,14 +7,15 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 
 from einc.errors import MachineError
+from einc.graph.layers import Folded
 from einc.logical.plan import LogicalPlan
+from einc.physical.beginnings import PlacedBeginnings
 from einc.physical.budget import SearchBudget
 from einc.physical.build import build
-from einc.physical.placer import PlacedBeginnings, PlanRecords
+from einc.physical.placer import PlanRecords
 from einc.physical.records import OperationRecorder
 from einc.physical.schedule import NaiveScheduler
 from einc.predict.launches import find_saved_ms
-from einc.search.folding import Folded
 from einc.search.orders import Order
 from einc.search.space import Assignment, SearchSpace
 

@@ -1,173 +1,26 @@
-"""Graphs of many equal layers, with a few of them: what the search looks at in place of the whole.
-
-A layer is a run of nodes that repeats: equal operators, which read each other's outputs, those of the layer before, or
-tensors from before the first layer. Of the layers, LAYERS are kept; the one in the middle stands for all that are left
-out. What comes behind the layers reads the last one.
-"""
+"""What the search looks at in place of graphs of many equal layers: a few layers, and what the others add."""
 
 from __future__ import annotations
 
 from collections.abc import Sequence
 from contextlib import suppress
-from dataclasses import dataclass, replace
-from typing import TypeVar
-
-import numpy as np
 
 from einc.errors import UsageError
-from einc.graph.graph import Graph, Node
+from einc.graph.graph import Graph
+from einc.graph.layers import MIN_FOLDED, Folded, fold
 from einc.logical.pins import Pin, find_pinned
 from einc.machines.model import Machine
-from einc.ops.base import Operator
 from einc.physical.program import DeviceProgram
+from einc.predict.repeated import measure_period
 from einc.predict.timeline import predict
-from einc_runtime.plan.schema import KernelTask
-
-MIN_FOLDED = 64
-"""Graphs with fewer nodes are not folded."""
-
-LAYERS = 3
-"""Layers that are kept."""
-
-Value = TypeVar("Value")
-
-_Source = tuple[str, int, int]
-"""Where an input comes from: "loaded", or "back" by how many nodes, or the absolute position "at"; and which output."""
-
-
-@dataclass(frozen=True, slots=True)
-class Folded:
-    """`graph` has the nodes of the whole at positions `kept`. Node n of the whole is cut as node `stands_for[n]` of it.
-
-    `times[m]` is how many nodes of the whole are cut as node m of the folded graph.
-    """
-
-    graph: Graph
-    kept: tuple[int, ...]
-    stands_for: tuple[int, ...]
-
-    @property
-    def repeated(self) -> tuple[int, ...]:
-        """The nodes of the layer that stands for those that are left out; as many nodes further is the last layer."""
-        return tuple(m for m, count in enumerate(self.times) if count > 1)
-
-    @property
-    def times(self) -> tuple[int, ...]:
-        counts = [0] * len(self.kept)
-        for n in self.stands_for:
-            counts[n] += 1
-        return tuple(counts)
-
-    def expand(self, assignment: Sequence[Value]) -> tuple[Value, ...]:
-        """A value for every node of the whole, from those of the nodes of the folded graph."""
-        return tuple(assignment[n] for n in self.stands_for)
 
 
 def time_left_out(folded: Folded, program: DeviceProgram, machine: Machine) -> float:
-    """What the layers that were left out of a plan add to its predicted time, in ms.
-
-    Each takes as long as passes from the ends of the kernels of the layer that stands for it to the ends of those of
-    the next one: once layers overlap as they do in the middle of a long row, one ends in every such period. The plan's
-    operators are in the order of the graph.
-    """
-    timed = program.timed or predict(program, machine)
-    ends: dict[int, float] = {}
-    for origin, end in zip(timed.run.origins, timed.timeline.ends, strict=True):
-        task = program.tasks[origin]
-        if isinstance(task, KernelTask):
-            ends[task.operation] = max(end, ends.get(task.operation, 0.0))
+    """What the layers that were left out of a plan add to its predicted time, in ms. The plan's operators are in the
+    order of the graph."""
     repeated = folded.repeated
-    periods = [ends[m + len(repeated)] - ends[m] for m in repeated if m in ends and m + len(repeated) in ends]
-    return (folded.times[repeated[0]] - 1) * sum(periods) / max(1, len(periods))
-
-
-def fold(graph: Graph) -> Folded | None:
-    """The graph with LAYERS of its layers; None if there are no more than these."""
-    run = _find_layers(graph)
-    if run is None:
-        return None
-    first, length, count = run
-    cut, end = first + (LAYERS - 1) * length, first + (count - 1) * length  # the nodes in between are left out
-    kept = (*range(cut), *range(end, len(graph.nodes)))
-    position_of_kept = {n: i for i, n in enumerate(kept)}
-    renamed = {
-        old: new
-        for n in range(end - length, end)
-        for old, new in zip(graph.nodes[n].outputs, graph.nodes[n - end + cut].outputs, strict=True)
-    }
-    gone = {name for node in graph.nodes[cut:end] for name in node.outputs}
-    nodes = [_rename_inputs(graph.nodes[n], renamed) if n >= end else graph.nodes[n] for n in kept]
-    if any(name in gone for node in nodes for name in node.inputs):
-        return None  # something reads all layers
-    read = {name for node in nodes for name in (*node.inputs, *node.outputs)}
-    outputs = tuple(name for name in graph.outputs if name not in gone)
-    tensors = tuple(tensor for tensor in graph.tensors if tensor.name in read or tensor.name in outputs)
-    middle = first + (LAYERS // 2) * length
-    stands_for = tuple(
-        position_of_kept[n] if n in position_of_kept else position_of_kept[middle + (n - first) % length]
-        for n in range(len(graph.nodes))
-    )
-    return Folded(replace(graph, tensors=tensors, nodes=tuple(nodes), outputs=outputs), kept, stands_for)
-
-
-def _rename_inputs(node: Node, names: dict[str, str]) -> Node:
-    return replace(node, inputs=tuple(names.get(name, name) for name in node.inputs))
-
-
-def _find_layers(graph: Graph) -> tuple[int, int, int] | None:
-    """The first node of the layers, the length of a layer, and their number (more than LAYERS); None if there are none.
-
-    Of all runs the one with most nodes is taken, and of equal ones that with the shortest layers.
-    """
-    numbers: dict[Operator, int] = {}
-    kinds = np.array([numbers.setdefault(node.operator, len(numbers)) for node in graph.nodes])
-    best: tuple[int, int, int] | None = None
-    for length in range(1, len(kinds) // (LAYERS + 1) + 1):
-        same = kinds[length:] == kinds[:-length]
-        start, stop = _find_longest_run(same)
-        if best is not None and stop - start + length <= best[1] * best[2]:
-            continue
-        run = _narrow(graph, start, length, (stop - start) // length + 1)
-        if run is not None and (best is None or run[1] * run[2] > best[1] * best[2]):
-            best = run
-    return best
-
-
-def _find_longest_run(same: Sequence[bool]) -> tuple[int, int]:
-    """The first longest stretch of true values."""
-    edges = np.flatnonzero(np.diff(np.concatenate(([0], np.asarray(same, dtype=np.int8), [0]))))
-    starts, stops = edges[::2], edges[1::2]
-    if not len(starts):
-        return 0, 0
-    longest = int(np.argmax(stops - starts))
-    return int(starts[longest]), int(stops[longest])
-
-
-def _narrow(graph: Graph, first: int, length: int, count: int) -> tuple[int, int, int] | None:
-    """The part of a run of equal operators whose layers are also wired alike; the first layer may read other things."""
-    producers = graph.producers()
-    saved = set(graph.outputs)
-
-    def describe(n: int) -> list[_Source]:
-        sources: list[_Source] = []
-        for name in graph.nodes[n].inputs:
-            if name not in producers:
-                sources.append(("loaded", 0, 0))
-                continue
-            node, j = producers[name]
-            source = graph.positions[node.name]
-            sources.append(("at", source, j) if source < first else ("back", n - source, j))
-        return sources
-
-    def is_alike(n: int) -> bool:
-        pairs = zip(graph.nodes[n].outputs, graph.nodes[n - length].outputs, strict=True)
-        return describe(n) == describe(n - length) and all((a in saved) == (b in saved) for a, b in pairs)
-
-    # Layer 1 must read layer 0 as layer 2 reads layer 1; layer 0 reads what is before.
-    layers = 2
-    while layers < count and all(is_alike(first + layers * length + i) for i in range(length)):
-        layers += 1
-    return (first, length, layers) if layers > LAYERS else None
+    timed = program.timed or predict(program, machine)
+    return (folded.times[repeated[0]] - 1) * measure_period(program, timed, repeated[0], len(repeated))
 
 
 def fold_pinned(graph: Graph, pins: Sequence[Pin]) -> Folded | None:

@@ -19,12 +19,13 @@ from einc.physical.memory import ALIGNMENT
 from einc.plan_reading.restore import restore_plan
 from einc.plan_reading.timing import MAX_EFFORT, read_plan_machine
 from einc.plan_report import PlanReport, explain_unknown, read_report
-from einc.predict.cores import list_run_tasks
-from einc.predict.timeline import TooLarge, time_tasks
+from einc.predict.repeated import predict_whole
+from einc.predict.timeline import TooLarge, predict
 from einc.verification.comparison import require_equal, require_time
 from einc.verification.exchanges import verify_exchanges
 from einc_runtime.errors import PlanFault
 from einc_runtime.plan.regions import buffer_bytes
+from einc_runtime.plan.repetition import unfold
 from einc_runtime.plan.schema import Bundle, KernelTask, Operation
 
 FIGURES_CLAIM = (
@@ -41,17 +42,18 @@ _CHOICE = "how the plan was chosen, as it has no report that this einc can read"
 _OPTIMUM = "that no plan costs less (`exact`)"
 
 
-def verify_figures(bundle: Bundle) -> tuple[str, ...]:
-    """What remains unproved, in words. Raises PlanFault at the first figure that is not what it should be."""
+def verify_figures(folded: Bundle) -> tuple[str, ...]:
+    """What remains unproved of a plan, as its file says it, in words. Raises PlanFault at the first figure that is not
+    what it should be."""
     try:
-        return _verify(bundle)
+        return _verify(unfold(folded), folded)
     except InternalError:
         raise
     except EincError as error:
         raise PlanFault(error.message, where=None if error.where is None else str(error.where)) from None
 
 
-def _verify(bundle: Bundle) -> tuple[str, ...]:
+def _verify(bundle: Bundle, folded: Bundle) -> tuple[str, ...]:
     machine = read_plan_machine(bundle)
     plan = restore_plan(bundle)
     report = read_report(bundle)
@@ -62,7 +64,7 @@ def _verify(bundle: Bundle) -> tuple[str, ...]:
     _verify_tasks(bundle)
     _verify_memory(bundle, machine)
     left = list(verify_exchanges(bundle, machine))
-    left += _verify_times(bundle, machine)
+    left += _verify_times(folded, machine)
     left += _verify_selection(bundle, report, plan)
     return (*left, _LABELS)
 
@@ -158,10 +160,10 @@ def _verify_times(bundle: Bundle, machine: Machine) -> list[str]:
     if bundle.predicted_ms is None:
         return []
     try:
-        times = time_tasks(list_run_tasks(bundle, machine).costs, machine, MAX_EFFORT)
+        timed = predict(bundle, machine, MAX_EFFORT)
     except TooLarge:
         return ["`predicted_ms`: the plan is too large to be simulated here"]
-    require_time("predicted_ms", bundle.predicted_ms, times.predicted_ms)
+    require_time("predicted_ms", bundle.predicted_ms, predict_whole(bundle, timed))
     return []
 
 

@@ -15,6 +15,7 @@ import pytest
 from einc.frontend import build as build_graph
 from einc.graph.fuse import fuse
 from einc.graph.graph import Graph, verify_graph
+from einc.graph.layers import LAYERS, fold
 from einc.logical.optimize import optimize
 from einc.logical.pins import parse_pin
 from einc.machines.load import load_machine
@@ -26,7 +27,7 @@ from einc.search import fastest, folding, initial_plans
 from einc.search.baselines import build_baselines
 from einc.search.evaluation import EvaluatedPlan
 from einc.search.fastest import find_fastest
-from einc.search.folding import LAYERS, fold, time_left_out
+from einc.search.folding import time_left_out
 from einc.search.memory import MAX_POINTS, find_frontier, find_smaller, measure_sizes
 from einc.search.orders import list_orders, reorder_graph
 from einc.search.space import SearchSpace

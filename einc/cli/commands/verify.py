@@ -93,13 +93,14 @@ def verify_command(
     reading = None if model is None else ModelReading(read_model_text(model), model, options)
     graph = None if reading is None else reading.build()
 
-    def prove_more(bundle: Bundle, phase: Callable[[str], None]) -> tuple[tuple[str, ...], tuple[str, ...]]:
+    def prove_more(folded: Bundle, phase: Callable[[str], None]) -> tuple[tuple[str, ...], tuple[str, ...]]:
         from einc.training.recomputation import AGAIN
         from einc.verification.figures import FIGURES_CLAIM, verify_figures
         from einc.verification.model import verify_model
+        from einc_runtime.plan.repetition import unfold
 
         phase("computing its figures again")
-        unproved = verify_figures(bundle)
+        unproved, bundle = verify_figures(folded), unfold(folded)
         if reading is None or graph is None:
             return (FIGURES_CLAIM,), (*unproved, _NO_MODEL)
         phase("comparing it with the model")

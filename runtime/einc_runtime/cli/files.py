@@ -17,13 +17,13 @@ if TYPE_CHECKING:
 STDIN = "-"
 
 
-def read_plan(path: str) -> Bundle:
-    """The plan in a file, validated."""
+def read_plan(path: str, *, folded: bool = False) -> Bundle:
+    """The plan in a file, validated; if `folded`, as the file says it (`plan/repetition.py`)."""
     from einc_runtime.plan.codec import read_bundle
 
     require_present(path)
     with reading(path):
-        return read_bundle(path)
+        return read_bundle(path, folded=folded)
 
 
 @contextmanager

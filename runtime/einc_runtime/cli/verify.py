@@ -95,14 +95,16 @@ def verify_plan(plan: str, weights: tuple[str, ...], ranks: Ranks, as_json: bool
     """Prove, and report what was proved and what was not. Raises PlanFault and, for weights, ArrayFault."""
     from einc_runtime.execution.proved_plans import prove
     from einc_runtime.plan.proof import PROVED
+    from einc_runtime.plan.repetition import unfold
 
     with show_phases() as phase:
         phase("reading the plan")
-        bundle = files.read_plan(plan)
+        folded = files.read_plan(plan, folded=True)
         phase("following every task")
         with files.reading(plan):
+            bundle = unfold(folded)
             prove(bundle)
-            proved, unproved = further(bundle, phase)
+            proved, unproved = further(folded, phase)
             if ranks.requested:
                 phase("matching messages between processes")
                 proved += tuple(_verify_ranks(bundle, ranks.shares))

@@ -16,6 +16,7 @@ from einc_runtime.execution.backends import make_executor, note_unused_gpus, req
 from einc_runtime.execution.thread_guard import ThreadGuard
 from einc_runtime.plan.codec import is_decoded
 from einc_runtime.plan.regions import find_needed_tensors, is_loaded
+from einc_runtime.plan.repetition import unfold
 from einc_runtime.plan.schema import QUANTIZED, Block, Bundle, Region, Tensor
 from einc_runtime.plan.states import STATE, is_weight
 from einc_runtime.text import quote_names, suggest_name
@@ -63,7 +64,7 @@ class Session:
         workers: int | None = None,
         kernel_folders: Sequence[Path] = (),
     ) -> None:
-        self.bundle = bundle
+        self.bundle = bundle = unfold(bundle)
         if verify and executor is None:
             from einc_runtime.execution.proved_plans import require_proof
 

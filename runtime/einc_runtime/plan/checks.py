@@ -10,6 +10,17 @@ from einc_runtime.plan.schema import Block
 from einc_runtime.text import escape_text
 
 MAX_NAME = 1024  # characters
+MAX_RECORDS = 1_000_000  # of a sequence whose records are few
+
+MAX_COUNTS = {
+    "tensors": MAX_RECORDS,
+    "operations": MAX_RECORDS,
+    "buffers": 8_000_000,
+    "tasks": 8_000_000,
+    "outputs": MAX_RECORDS,
+}
+"""The most records of each sequence of a plan: a limit of memory. A decode step of 126 layers on 72 sites has half as
+many tasks."""
 
 
 def require(condition: bool, where: str, message: str) -> None:

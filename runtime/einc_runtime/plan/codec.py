@@ -18,6 +18,7 @@ from typing import IO, Any, cast
 import msgspec
 
 from einc_runtime.errors import PlanFault
+from einc_runtime.plan.repetition import unfold
 from einc_runtime.plan.schema import SCHEMA_VERSION, Bundle
 from einc_runtime.plan.validation import require_short_texts, validate
 from einc_runtime.text import escape_text
@@ -62,10 +63,13 @@ def seal(payload: bytes) -> bytes:
     return HEADER.pack(MAGIC, SCHEMA_VERSION, len(payload), hashlib.sha256(payload).digest()) + payload
 
 
-def decode(data: bytes) -> Bundle:
-    """The bundle in the bytes of a plan file. Raises PlanFault if they are no valid plan."""
+def decode(data: bytes, *, folded: bool = False) -> Bundle:
+    """The whole plan in the bytes of a plan file; if `folded`, as they say it, with a repeated layer once.
+
+    Raises PlanFault if they are no valid plan.
+    """
     length, digest = _read_header(data[: HEADER.size])
-    return _open_payload(memoryview(data)[HEADER.size :], length, digest)
+    return _open_payload(memoryview(data)[HEADER.size :], length, digest, folded)
 
 
 def is_decoded(bundle: Bundle) -> bool:
@@ -74,24 +78,25 @@ def is_decoded(bundle: Bundle) -> bool:
 
 
 def hash_payload(bundle: Bundle) -> bytes:
-    """The SHA-256 of a plan's payload, which is in the header of its file."""
+    """The SHA-256 of a plan's payload, which is in the header of its file if that says nothing once for all layers."""
     return hashlib.sha256(_encoder.encode(bundle)).digest()
 
 
-def read_bundle(path: str | os.PathLike[str]) -> Bundle:
-    """The bundle in a file, pipe or device, `-` being standard input; reads no more than its header announces.
+def read_bundle(path: str | os.PathLike[str], *, folded: bool = False) -> Bundle:
+    """The plan in a file, pipe or device, `-` being standard input; reads no more than its header announces.
 
+    `folded` is as for `decode`.
     Raises PlanFault where the content is no valid plan, OSError where it cannot be read.
     """
     if os.fspath(path) == "-":
-        return _read_stream(sys.stdin.buffer)
+        return _read_stream(sys.stdin.buffer, folded)
     with open(path, "rb") as stream:
-        return _read_stream(stream)
+        return _read_stream(stream, folded)
 
 
-def _read_stream(stream: IO[bytes]) -> Bundle:
+def _read_stream(stream: IO[bytes], folded: bool) -> Bundle:
     length, digest = _read_header(_read_up_to(stream, HEADER.size))
-    return _open_payload(memoryview(_read_up_to(stream, length + 1)), length, digest)
+    return _open_payload(memoryview(_read_up_to(stream, length + 1)), length, digest, folded)
 
 
 def _read_up_to(stream: IO[bytes], count: int) -> bytes:
@@ -121,7 +126,7 @@ def _read_header(header: bytes) -> tuple[int, bytes]:
     return length, digest
 
 
-def _open_payload(payload: memoryview, length: int, digest: bytes) -> Bundle:
+def _open_payload(payload: memoryview, length: int, digest: bytes, folded: bool) -> Bundle:
     if len(payload) < length:
         raise PlanFault(f"the plan is truncated: {len(payload)} of its {length} bytes are here")
     if len(payload) > length:
@@ -135,6 +140,9 @@ def _open_payload(payload: memoryview, length: int, digest: bytes) -> Bundle:
         raise PlanFault(f"the payload does not follow the schema: {escape_text(str(error))}") from None
     if canonical != payload:
         raise PlanFault("the payload is not in canonical form (duplicate keys, key order, or number width)")
+    if not folded:
+        bundle = unfold(bundle)
     validate(bundle)
-    _decoded[id(bundle)] = bundle
+    if bundle.repetition is None:
+        _decoded[id(bundle)] = bundle
     return bundle

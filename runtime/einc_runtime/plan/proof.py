@@ -34,6 +34,7 @@ from einc_runtime.plan.boxes import StepBudget
 from einc_runtime.plan.joint_aggregation import AggregationGroup, aggregation_groups
 from einc_runtime.plan.meaning.operations import prove_operations
 from einc_runtime.plan.reachability import TaskAncestors
+from einc_runtime.plan.repetition import unfold
 from einc_runtime.plan.reproducible import require_reproducible
 from einc_runtime.plan.schema import (
     AggregateTask,
@@ -65,6 +66,7 @@ PROVED = (
 
 def prove(bundle: Bundle) -> None:
     """Raises PlanFault, naming the task, operation and region, at the first thing that does not hold."""
+    bundle = unfold(bundle)
     validate(bundle)
     prove_decoded(bundle)
 

@@ -15,12 +15,14 @@ from typing import Literal
 import msgspec
 
 from einc_runtime.plan.element_types import ELEMENT_FORMATS, DTypeName, Kind
+from einc_runtime.plan.layers import Repetition
+from einc_runtime.plan.record import Record
 from einc_runtime.plan.work import Work
 
 HOST = "host"
 """The machine of plans for the CPU: a preset that has as many sites as a plan asks for."""
 
-SCHEMA_VERSION = 14
+SCHEMA_VERSION = 15
 """It increases by one with every change that an older runtime could misread."""
 
 AggregationName = Literal["sum", "max", "min", "prod", "logsumexp", "topk", "defined", "defined_exact"]
@@ -54,10 +56,6 @@ NARROW_BLOCK = 128
 
 MAX_RANK = 32
 """The most dimensions of a tensor: as many as an array has in every version of numpy."""
-
-
-class Record(msgspec.Struct, frozen=True, forbid_unknown_fields=True, gc=False):
-    """Base of all parts of a bundle. They cannot form cycles, so the garbage collector need not track them."""
 
 
 class Block(Record, frozen=True, array_like=True, order=True):
@@ -169,7 +167,7 @@ class Exchange(Record, frozen=True):
     bound_ms: float | None = None
     bound_free_ms: float | None = None
     bound_by: str | None = None
-    splits: dict[str, int] = {}
+    splits: dict[str, int] = msgspec.field(default_factory=dict)
     author: Literal["compiler", "proposer", "user"] = "compiler"
 
 
@@ -204,7 +202,7 @@ class JointAggregation(Record, frozen=True):
     uncut: tuple[int, ...] = msgspec.field(default=(), name="whole")
 
 
-class Operation(Record, frozen=True):
+class Operation(Record, frozen=True, omit_defaults=False):
     """An abstract operator as it was planned. `inputs` and `outputs` are positions in `Bundle.tensors`.
 
     The members of a joint aggregation have its name in `aggregations`: `logsumexp` or `topk`. No other output
@@ -340,9 +338,10 @@ class Output(Record, frozen=True):
     later: tuple[Exchange | None, ...] = ()
 
 
-class Bundle(Record, frozen=True, gc=True, weakref=True):
-    """A whole plan. `devices` are the machine's site numbers behind the plan's sites 0, 1, ...
+class Bundle(Record, frozen=True, omit_defaults=False, gc=True, weakref=True):
+    """A whole plan, or with a `repetition` one that says a layer once for all of its copies.
 
+    `devices` are the machine's site numbers behind the plan's sites 0, 1, ...
     `machine_file` is the machine's JSON, so that a reader can simulate the exchanges without it at hand; `memory` is
     the arena size in bytes per site. `predicted_ms` is the simulated time of the whole plan on that machine.
     With `input_placement` `once`, no element of an input or weight is in more than one buffer that is loaded. The
@@ -368,4 +367,5 @@ class Bundle(Record, frozen=True, gc=True, weakref=True):
     predicted_ms: float | None = None
     input_placement: InputPlacement = "replicated"
     reproducible: bool = False
+    repetition: Repetition | None = None
     report: bytes = b""

@@ -15,6 +15,8 @@ import msgspec
 
 from einc_runtime.plan import boxes
 from einc_runtime.plan.checks import (
+    MAX_COUNTS,
+    MAX_RECORDS,
     require,
     require_block,
     require_count,
@@ -27,14 +29,13 @@ from einc_runtime.plan.checks import (
     require_unique,
 )
 from einc_runtime.plan.meaning.operations import require_labels
+from einc_runtime.plan.repetition import check_repetition, sum_costs
 from einc_runtime.plan.schema import ITEMSIZE, MAX_RANK, Attribute, Block, Bundle, Exchange, Index, Operation, Scalar
 from einc_runtime.plan.task_validation import validate_tasks
 from einc_runtime.text import escape_text
 
 MAX_RUNTIME_SITES = 4096  # as many as the compiler plans for
 MAX_RUNTIME_PARTS = 4096  # of a batch: as many as the compiler makes
-MAX_TASKS = 4_000_000  # a limit of memory, beyond what a payload of the largest size holds
-MAX_RECORDS = 1_000_000  # tensors, operations, buffers, outputs
 MAX_ARENA = 1 << 50  # bytes of a tensor or of a site's arena
 MAX_COUNT = (1 << 63) - 1  # integers of 64 bits
 MAX_TEXT = 1 << 20  # characters of an attribute
@@ -44,7 +45,8 @@ MAX_CORNERS = 1 << 22  # corners of blocks in checks of tilings: they take some 
 
 
 def validate(bundle: Bundle) -> None:
-    """Raises PlanFault, naming the part, at the first fault."""
+    """Raises PlanFault, naming the part, at the first fault. Of a plan that says a layer once, its copies are not
+    looked at."""
     validate_statements(bundle)
     validate_tasks(bundle, MAX_CORNERS)
 
@@ -52,6 +54,7 @@ def validate(bundle: Bundle) -> None:
 def validate_statements(bundle: Bundle) -> None:
     """The same for everything but buffers, tasks and the regions of outputs."""
     _check_header(bundle)
+    check_repetition(bundle)
     _check_tensors(bundle)
     _check_operations(bundle)
     for i, output in enumerate(bundle.outputs):
@@ -91,9 +94,8 @@ def _check_header(bundle: Bundle) -> None:
         require_natural(size, MAX_ARENA, f"memory[{site}]")
     _check_duration(bundle.predicted_ms, "predicted_ms")
     _require_short_report(bundle)
-    for field in ("tensors", "operations", "buffers", "outputs"):
-        require_count(getattr(bundle, field), MAX_RECORDS, field)
-    require_count(bundle.tasks, MAX_TASKS, "tasks")
+    for field, limit in MAX_COUNTS.items():
+        require_count(getattr(bundle, field), limit, field)
 
 
 def _check_tensors(bundle: Bundle) -> None:
@@ -132,7 +134,7 @@ def _check_operations(bundle: Bundle) -> None:
             known[position] = True
     for position, computed in enumerate(known):
         require(computed, f"tensors[{position}]", "no operation computes this value")
-    total = sum(o.cost.repartition + o.cost.join + o.cost.aggregation for o in bundle.operations)
+    total = sum_costs(bundle)
     require(total == bundle.total_cost, "total_cost", f"{bundle.total_cost}, where the operations cost {total}")
     require_labels(bundle)
     budget = boxes.StepBudget(MAX_CORNERS)

@@ -5,10 +5,10 @@ A plan has such a record for every function that does more than go through its b
 
 from __future__ import annotations
 
-import msgspec
+from einc_runtime.plan.record import Record
 
 
-class WorkRecord(msgspec.Struct, frozen=True, forbid_unknown_fields=True, gc=False, tag_field="kind"):
+class WorkRecord(Record, frozen=True, tag_field="kind"):
     """The base of all kinds of work. Every field is a number of things, 0 or more."""
 
 

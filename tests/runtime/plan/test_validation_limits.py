@@ -152,10 +152,11 @@ def test_validation_takes_linear_time():
 
 
 def test_too_many_of_anything_is_refused(monkeypatch):
-    monkeypatch.setattr(rules, "MAX_TASKS", 11)
+    monkeypatch.setitem(rules.MAX_COUNTS, "tasks", 11)
     with pytest.raises(PlanFault, match="at most 11"):
         validate(PLAN)
-    monkeypatch.setattr(rules, "MAX_RECORDS", 15)
+    monkeypatch.setitem(rules.MAX_COUNTS, "buffers", 15)
+    monkeypatch.setitem(rules.MAX_COUNTS, "tasks", 12)
     with pytest.raises(PlanFault, match="16 entries"):
         validate(PLAN)
 

@@ -1,0 +1,42 @@
+"""How long a layer takes in a long row of equal ones."""
+
+from __future__ import annotations
+
+from typing import Protocol
+
+from einc.predict.timeline import TimedRun
+from einc_runtime.plan.layers import Repetition
+from einc_runtime.plan.regions import ExecutablePlan
+from einc_runtime.plan.schema import KernelTask
+
+
+class RepeatingPlan(ExecutablePlan, Protocol):
+    """A plan that may say a layer once for all of its copies."""
+
+    @property
+    def repetition(self) -> Repetition | None: ...
+
+
+def predict_whole(plan: RepeatingPlan, timed: TimedRun) -> float:
+    """What the whole plan takes, in ms: what is said of it, and a period for every copy of the layer."""
+    said_ms, repetition = timed.timeline.predicted_ms, plan.repetition
+    if repetition is None:
+        return said_ms
+    first, count = repetition.operations.first, repetition.operations.count
+    return said_ms + len(repetition.copies) * measure_period(plan, timed, first - count, count)
+
+
+def measure_period(plan: ExecutablePlan, timed: TimedRun, first: int, count: int) -> float:
+    """How long it takes, in ms, from the ends of the kernels of a layer to those of the next one, on average over its
+    operations, `count` from `first` on; the next layer's follow them.
+
+    Once layers overlap as they do in the middle of a long row, one ends in every such period.
+    """
+    ends: dict[int, float] = {}
+    for origin, end in zip(timed.run.origins, timed.timeline.ends, strict=True):
+        task = plan.tasks[origin]
+        if isinstance(task, KernelTask):
+            ends[task.operation] = max(end, ends.get(task.operation, 0.0))
+    layer = range(first, first + count)
+    periods = [ends[n + count] - ends[n] for n in layer if n in ends and n + count in ends]
+    return sum(periods) / max(1, len(periods))

@@ -1,0 +1,80 @@
+"""Programs of a few layers: their copies are what building every layer gives, to the byte."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+import msgspec
+import pytest
+
+from einc.graph.layers import fold
+from einc.physical.build import build
+from einc.physical.few_layers import BUILT_LAYERS, FewLayers, LayersDiffer
+from einc.physical.records import emit
+from einc_runtime.plan.codec import decode, encode
+from einc_runtime.plan.proof import prove
+from einc_runtime.plan.repetition import unfold
+from tests.support.layered_plans import fold_layers, place, plan_layers
+
+LAYERS = 9
+CASES = [("llama", 3, "synthesized"), ("llama_decode", 8, "naive")]
+MORE_CASES = [
+    (model, sites, schedule)
+    for model in ("llama", "llama_decode") for sites in (1, 3, 8) for schedule in ("naive", "synthesized")
+    if (model, sites, schedule) not in CASES
+]  # fmt: skip
+
+
+@pytest.mark.parametrize(
+    ("model", "sites", "schedule"), [*CASES, *[pytest.param(*case, marks=pytest.mark.slow) for case in MORE_CASES]]
+)
+def test_copies_are_what_building_every_layer_gives(model: str, sites: int, schedule: str) -> None:
+    plan, machine = plan_layers(model, sites, LAYERS)
+    folded = fold(plan.graph)
+    assert folded is not None
+    starts = tuple(folded.first + n * folded.length for n in range(LAYERS + 1))
+    written_out = place(plan, machine, schedule, FewLayers(plan, plan, starts, left_out=0))
+    expected = emit(written_out, machine, tuple(range(sites)), schedule)
+    said = fold_layers(model, sites, LAYERS, schedule)
+    assert said.repetition is not None
+    assert len(said.repetition.copies) == LAYERS - BUILT_LAYERS
+    whole = unfold(said)
+    assert whole.predicted_ms == pytest.approx(expected.predicted_ms, rel=1e-3)
+    whole = msgspec.structs.replace(whole, predicted_ms=expected.predicted_ms)
+    assert encode(whole) == encode(expected)
+    prove(whole)
+
+
+def test_a_file_says_a_layer_once_and_is_read_as_a_whole() -> None:
+    said = fold_layers("llama", 3, LAYERS, "synthesized")
+    data = encode(said)
+    assert decode(data, folded=True) == said
+    assert decode(data) == unfold(said)
+    assert len(data) < 0.75 * len(encode(unfold(said)))
+
+
+def test_layers_that_are_cut_otherwise_are_written_out() -> None:
+    plan, machine = plan_layers("llama", 3, LAYERS)
+    assert FewLayers.of(plan, machine) is not None
+    choices = [*plan.choices]
+    choices[90] = replace(choices[90], repartition=choices[90].repartition + 1)
+    assert FewLayers.of(replace(plan, choices=tuple(choices)), machine) is None
+
+
+def test_plans_for_shared_cores_are_written_out() -> None:
+    plan, machine = plan_layers("llama", 1, LAYERS)
+    assert FewLayers.of(plan, replace(machine, cores=2)) is None
+    assert build(plan, machine).repetition is not None
+    assert build(plan, machine, unfolded=True).repetition is None
+
+
+def test_layers_that_differ_in_what_they_read_are_not_copied() -> None:
+    plan, machine = plan_layers("llama", 1, LAYERS)
+    nodes = [*plan.graph.nodes]
+    first, second = (next(n for n, node in enumerate(nodes) if node.name == f"layer.{i}.gate") for i in (5, 6))
+    nodes[second] = replace(nodes[second], inputs=(nodes[second].inputs[0], nodes[first].inputs[1]))
+    graph = replace(plan.graph, nodes=tuple(nodes))
+    few = FewLayers.of(replace(plan, graph=graph), machine)
+    assert few is not None
+    with pytest.raises(LayersDiffer):
+        place(few.plan, machine, "naive", few)
