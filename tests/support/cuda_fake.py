@@ -61,6 +61,7 @@ class FakeDriver(PendingWork):
         super().__init__(seed)
         self.fail_at, self.lost, self.status = fail_at, lost, status
         self.calls: list[tuple[str, tuple]] = []
+        self.misused: list[str] = []  # what could not be raised
         self.held: dict[str, dict[int, object]] = {
             kind: {} for kind in ("memory", "host", "stream", "event", "graph", "instance", *KINDS)
         }
@@ -77,6 +78,7 @@ class FakeDriver(PendingWork):
         return Counter(name for name, _ in self.calls)
 
     def leaks(self):
+        assert not self.misused
         return {kind: len(objects) for kind, objects in self.held.items() if objects}
 
     def kernel(self, stream, label, run):

@@ -11,9 +11,12 @@ import pytest
 from einc_runtime.custom import load_custom_operator
 from einc_runtime.dtypes import ITEMSIZE
 from einc_runtime.errors import KernelFault
+from einc_runtime.execution.cuda.executor import CudaExecutor
+from einc_runtime.execution.cuda.hip_driver import HipDriver, HipError, HipRuntime
 from einc_runtime.execution.cuda.precompile import list_sources
 from einc_runtime.kernels.base import Invocation
 from einc_runtime.kernels.cuda import kernel_cache
+from einc_runtime.kernels.cuda.kernels import open_hip_kernels
 from einc_runtime.kernels.cuda.triton_compile import compile_source, version
 from einc_runtime.kernels.gpu import GpuArray
 from einc_runtime.kernels.triton.builders import ORDERED, build_kernel
@@ -25,8 +28,11 @@ from einc_runtime.kernels.triton.quantized import build_stored_gated
 from einc_runtime.plan.scalar_functions import CAST, SCALAR_FUNCTIONS
 from einc_runtime.plan.schema import QUANTIZED, Block
 from tests.support.aggregate_cases import CASES as AGGREGATE_CASES
+from tests.support.compiled_plans import compiled
+from tests.support.cuda_fake import FakeDriver
 from tests.support.custom_packages import install_spectra, make_site
 from tests.support.gpu_invocations import INVOCATIONS, JOINT_AGGREGATIONS, array, attention, joint_launches, made
+from tests.support.hip_fake import HipBlasLt, HipLibrary
 from tests.support.launch_cases import compile_cut_step, compile_step
 from tests.support.product_cases import ProductCase
 from tests.support.sampling import one_in
@@ -74,6 +80,24 @@ def test_sums_out_of_the_memory_of_all_gpus_compile(architecture):
     for source in waiting:
         code = compile_source(source, architecture).code
         assert code[:4] == b"\x7fELF"
+
+
+def test_a_plan_for_gpus_of_amd_is_captured_by_hip(tmp_path):
+    """HIP gets code for gfx942 from Triton, and launches of wavefronts, in a graph over two GPUs."""
+    text = "dim n = 6; dim d = 40\ninput x : f32[n, d]\nweight g : f32[d]\noutput y = rmsnorm(silu(x), g, eps=1e-6)"
+    bundle = compiled(text, 2)
+    fake = FakeDriver(2, seed=3)
+    library = HipLibrary(fake)
+    runtime = HipRuntime(library)
+    kernels = open_hip_kernels(runtime, HipError, [tmp_path], HipBlasLt())
+    executor = CudaExecutor(bundle, driver=HipDriver(runtime), kernels=kernels)
+    assert {kernel.provider for kernel in executor.facts().cuda.kernels} <= {"triton", "cuda"}
+    assert library.launches
+    assert {threads % 64 for _, _, threads, *_ in library.launches} == {0}
+    assert len(library.modules) == len(set(library.modules)) > 0
+    executor.close()
+    assert not fake.leaks()
+    assert not library.modules
 
 
 @pytest.mark.parametrize(("name", "architecture"), one_in(2, [*INVOCATIONS, *JOINT_AGGREGATIONS], ["sm_80", "sm_90"]))

@@ -89,4 +89,6 @@ def uses_gpus(bundle: Bundle, backend: str) -> bool:
     """Whether a plan runs on GPUs with this backend; with auto, if it is for GPUs, and some can be used here."""
     if backend != "auto":
         return backend == "cuda"
-    return bundle.machine != HOST and count_visible_gpus() > 0 and is_cupy_installed()
+    from einc_runtime.execution.cuda.hip_driver import has_amd_gpus
+
+    return bundle.machine != HOST and (has_amd_gpus() or (count_visible_gpus() > 0 and is_cupy_installed()))

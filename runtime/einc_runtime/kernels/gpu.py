@@ -55,6 +55,11 @@ class GpuTarget:
         """The name that compilers use, such as sm_90."""
         return self.amd or f"sm_{self.capability[0]}{self.capability[1]}"
 
+    @property
+    def warp_size(self) -> int:
+        """The threads of a warp: 64 on AMD's GPUs for computing, where it is called a wavefront."""
+        return 64 if self.amd else 32
+
     @staticmethod
     def of(architecture: str, device: int) -> GpuTarget:
         """A device of which the architecture is known, and nothing else. Kernels that read ahead are for all caches."""

@@ -13,8 +13,10 @@ import pytest
 
 from einc_runtime.errors import MissingFault
 from einc_runtime.execution.backends import count_visible_gpus
-from einc_runtime.execution.cuda.cupy_driver import CONSTANTS, DRIVER_CALLS, CupyDriver
+from einc_runtime.execution.cuda.cupy_driver import CONSTANTS, CupyDriver
 from einc_runtime.execution.cuda.driver import Driver, DriverError
+from einc_runtime.execution.cuda.hip_driver import HIP_CALLS, HipDriver
+from einc_runtime.execution.cuda.runtime_driver import DRIVER_CALLS, RuntimeDriver
 
 
 def runtime():
@@ -74,16 +76,31 @@ def test_constants_have_cudas_values():
 
 
 def test_only_checked_calls_and_constants_are_used():
-    source = inspect.getsource(CupyDriver)
+    source = inspect.getsource(RuntimeDriver) + inspect.getsource(CupyDriver)
     called = {part.split('"')[1] for part in source.split("self._call(")[1:]}
     assert called == set(DRIVER_CALLS)
     read = {part.split(".")[0].split(",")[0].split(")")[0].split()[0] for part in source.split("self._runtime.")[1:]}
     assert read == set(CONSTANTS)
 
 
-def test_the_driver_has_the_whole_surface_and_nothing_else():
+def list_methods(kind):
+    methods = {name: f for base in kind.__mro__[::-1] for name, f in vars(base).items() if inspect.isfunction(f)}
+    return {name: f for name, f in methods.items() if not name.startswith("_")}
+
+
+def test_hip_has_all_calls_of_the_driver():
+    launching = {"launchKernel", "moduleGetFunction", "moduleLoadData", "moduleUnload"}
+    assert set(HIP_CALLS) == set(DRIVER_CALLS) | launching
+    for name, count in DRIVER_CALLS.items():
+        call = HIP_CALLS[name]
+        length = name == "deviceGetPCIBusId"  # C is told how long the text may be
+        assert len(call.arguments) == count + len(call.constants) + length, name
+
+
+@pytest.mark.parametrize("kind", [CupyDriver, HipDriver])
+def test_the_driver_has_the_whole_surface_and_nothing_else(kind):
     wanted = {name: f for name, f in vars(Driver).items() if inspect.isfunction(f) and not name.startswith("_")}
-    offered = {name: f for name, f in vars(CupyDriver).items() if inspect.isfunction(f) and not name.startswith("_")}
+    offered = list_methods(kind)
     assert offered.keys() == wanted.keys()
     for name, function in wanted.items():
         assert list(inspect.signature(offered[name]).parameters) == list(inspect.signature(function).parameters), name
@@ -95,7 +112,7 @@ def test_cupy_accepts_the_types_of_all_arguments(monkeypatch):
     module = runtime()
     monkeypatch.setattr(CupyDriver, "__init__", lambda self: None)
     driver = CupyDriver()
-    driver._runtime, driver._error, driver._devices = module, module.CUDARuntimeError, 1
+    driver._runtime, driver._error = module, module.CUDARuntimeError
     calls = {
         "target": (0,), "use": (0,), "memory": (0,), "can_reach": (0, 1), "enable_peer": (0, 1),
         "synchronize": (0,), "allocate": (0, 1 << 40), "free": (0, 1 << 47),
@@ -107,8 +124,8 @@ def test_cupy_accepts_the_types_of_all_arguments(monkeypatch):
         "destroy_graph": (1 << 45,), "destroy_instance": (1 << 45,), "upload": (1 << 45, 1 << 46),
         "launch": (1 << 45, 1 << 46),
     }  # fmt: skip
-    offered = {name for name, f in vars(CupyDriver).items() if inspect.isfunction(f) and not name.startswith("_")}
-    assert calls.keys() == offered - {"device_count", "create_event"}
+    offered = set(list_methods(CupyDriver))
+    assert calls.keys() == offered - {"device_count", "create_event", "can_signal", "virtual_memory", "address"}
     for name, arguments in calls.items():
         with pytest.raises(DriverError) as caught:
             getattr(driver, name)(*arguments)

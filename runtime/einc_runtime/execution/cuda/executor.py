@@ -25,6 +25,7 @@ from einc_runtime.execution.base import TaskRecord
 from einc_runtime.execution.cuda.capture import Profile, capture, enqueue, warm_up, warm_up_messages
 from einc_runtime.execution.cuda.driver import Driver
 from einc_runtime.execution.cuda.errors import describe_error, make_plan_fault
+from einc_runtime.execution.cuda.hip_driver import HipDriver, HipError, has_amd_gpus, open_hip
 from einc_runtime.execution.cuda.lanes import Lanes
 from einc_runtime.execution.cuda.preparation import PreparedPlan, prepare_plan
 from einc_runtime.execution.cuda.resources import CudaResources
@@ -360,10 +361,10 @@ def _are_zeros(values: Array) -> bool:
 def _load_driver() -> Driver:
     from einc_runtime.execution.cuda.cupy_driver import CupyDriver
 
-    return CupyDriver()
+    return HipDriver(open_hip()) if has_amd_gpus() else CupyDriver()
 
 
 def _load_kernels(folders: Sequence[Path], tunings: Sequence[Tuning]) -> Kernels:
-    from einc_runtime.kernels.cuda.kernels import open_kernels
+    from einc_runtime.kernels.cuda.kernels import open_hip_kernels, open_kernels
 
-    return open_kernels(folders, tunings)
+    return open_hip_kernels(open_hip(), HipError, folders) if has_amd_gpus() else open_kernels(folders, tunings)

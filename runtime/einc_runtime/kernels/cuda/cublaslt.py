@@ -10,8 +10,8 @@ from __future__ import annotations
 import contextlib
 import ctypes
 import struct
-from collections.abc import Callable
-from dataclasses import replace
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, replace
 from typing import Any, Protocol
 
 from einc_runtime.errors import MissingFault
@@ -30,33 +30,52 @@ from einc_runtime.kernels.triton.gemm import Gemm
 _POINTER, _INT, _SIZE = ctypes.c_void_p, ctypes.c_int, ctypes.c_size_t
 _SET = (_POINTER, _INT, _POINTER, _SIZE)
 
-CUBLASLT_PROTOTYPES: dict[str, tuple[Any, ...]] = {
-    "cublasLtCreate": (_POINTER,),
-    "cublasLtDestroy": (_POINTER,),
-    "cublasLtMatmulDescCreate": (_POINTER, _INT, _INT),
-    "cublasLtMatmulDescDestroy": (_POINTER,),
-    "cublasLtMatmulDescSetAttribute": _SET,
-    "cublasLtMatrixLayoutCreate": (_POINTER, _INT, ctypes.c_uint64, ctypes.c_uint64, ctypes.c_int64),
-    "cublasLtMatrixLayoutDestroy": (_POINTER,),
-    "cublasLtMatrixLayoutSetAttribute": _SET,
-    "cublasLtMatmulPreferenceCreate": (_POINTER,),
-    "cublasLtMatmulPreferenceDestroy": (_POINTER,),
-    "cublasLtMatmulPreferenceSetAttribute": _SET,
-    "cublasLtMatmulAlgoGetHeuristic": (*[_POINTER] * 7, _INT, _POINTER, _POINTER),
-    "cublasLtMatmulAlgoCheck": (*[_POINTER] * 8,),
-    "cublasLtMatmul": (*[_POINTER] * 14, _SIZE, _POINTER),
+LT_PROTOTYPES: dict[str, tuple[Any, ...]] = {
+    "Create": (_POINTER,),
+    "Destroy": (_POINTER,),
+    "MatmulDescCreate": (_POINTER, _INT, _INT),
+    "MatmulDescDestroy": (_POINTER,),
+    "MatmulDescSetAttribute": _SET,
+    "MatrixLayoutCreate": (_POINTER, _INT, ctypes.c_uint64, ctypes.c_uint64, ctypes.c_int64),
+    "MatrixLayoutDestroy": (_POINTER,),
+    "MatrixLayoutSetAttribute": _SET,
+    "MatmulPreferenceCreate": (_POINTER,),
+    "MatmulPreferenceDestroy": (_POINTER,),
+    "MatmulPreferenceSetAttribute": _SET,
+    "MatmulAlgoGetHeuristic": (*[_POINTER] * 7, _INT, _POINTER, _POINTER),
+    "Matmul": (*[_POINTER] * 14, _SIZE, _POINTER),
 }
-"""The functions that are called, with the types of their arguments; all return a status."""
+"""The functions that cuBLASLt and hipBLASLt have, without what their names begin with, and the types of their
+arguments; all return a status."""
+
+CUBLASLT_PROTOTYPES = {f"cublasLt{name}": types for name, types in LT_PROTOTYPES.items()} | {
+    "cublasLtMatmulAlgoCheck": (*[_POINTER] * 8,),
+}
 
 _COMPUTED_IN = {"f16": 0, "bf16": 0, "f32": 0}  # cudaDataType of alpha and beta: CUDA_R_32F
 
-# cublasLtMatmulDescAttributes_t, and the values of the epilogue
-_TRANSPOSE_A, _TRANSPOSE_B, _EPILOGUE, _BIAS_POINTER = 3, 4, 7, 8
 _ACTIVATION = {"": 1, "relu": 2, "gelu_tanh": 32}
 _WITH_BIAS = 4
+"""Values of the epilogue."""
 
-# cublasLtMatrixLayoutAttribute_t
-_BATCH_COUNT, _BATCH_OFFSET = 5, 6
+
+@dataclass(frozen=True, slots=True)
+class LtNames:
+    """What differs between cuBLASLt and hipBLASLt: what names begin with, numbers of attributes of an operation (both
+    transpositions, the epilogue, its bias) and of a matrix (matrices of a batch, and their distance), the values for a
+    matrix as it is and transposed, and compute types."""
+
+    prefix: str
+    transpositions: tuple[int, int]
+    epilogue: int
+    bias: int
+    batch: tuple[int, int]
+    operations: tuple[int, int]
+    compute: Mapping[str, int]
+
+
+CUBLASLT = LtNames("cublasLt", (3, 4), 7, 8, (5, 6), (0, 1), COMPUTE)
+"""cublasLtMatmulDescAttributes_t and cublasLtMatrixLayoutAttribute_t."""
 
 # cublasLtMatmulPreferenceAttributes_t, and schemes of partial sums: in workspace, in the type that is computed in
 _MAX_WORKSPACE, _REDUCTIONS, _ALIGNMENTS = 1, 3, (5, 6, 7, 8)
@@ -104,16 +123,65 @@ class EpilogueLibrary(Protocol):
     def close(self) -> None: ...
 
 
-class CublasLt(CublasLibrary):
+class LtLibrary(CublasLibrary):
+    """Products as cuBLASLt and hipBLASLt take them: by descriptors of the operation and the matrices."""
+
+    def __init__(
+        self, use: Callable[[int], None], library: Any, names: LtNames, prototypes: Mapping[str, tuple[Any, ...]]
+    ) -> None:
+        super().__init__(use, library, prototypes, (f"{names.prefix}Create", f"{names.prefix}Destroy"))
+        self.names = names
+        self._descriptors: list[tuple[str, int]] = []  # of launches, each after the function that destroys it
+
+    def close(self) -> None:
+        with contextlib.ExitStack() as stack:  # a failure does not keep the others from being released
+            stack.callback(super().close)
+            while self._descriptors:
+                stack.callback(self._call, *self._descriptors.pop())
+
+    def _make_descriptors(
+        self, product: Gemm, descriptors: list[tuple[str, int]]
+    ) -> tuple[int, tuple[int, int, int, int]]:
+        """Makes descriptors of the operation, A, B, C and D, and adds them to the others with their destructors."""
+        p, names = product, self.names
+        operation = self._new("MatmulDesc", descriptors, names.compute[p.kind], _COMPUTED_IN[p.kind])
+        for attribute, is_transposed in zip(names.transpositions, (p.transpose_a, p.transpose_b), strict=True):
+            self._set("MatmulDesc", operation, attribute, ctypes.c_int32(names.operations[is_transposed]))
+        epilogue = _ACTIVATION[p.activation]
+        if p.bias:
+            epilogue = _WITH_BIAS | (epilogue if p.activation else 0)
+            self._set("MatmulDesc", operation, names.bias, ctypes.c_void_p(p.bias))
+        self._set("MatmulDesc", operation, names.epilogue, ctypes.c_uint32(epilogue))
+
+        def matrix(kind: str, rows: int, columns: int, leading: int, stride: int) -> int:
+            layout = self._new("MatrixLayout", descriptors, CUDA_DATA_TYPES[kind], rows, columns, leading)
+            self._set("MatrixLayout", layout, names.batch[0], ctypes.c_int32(p.batch))
+            self._set("MatrixLayout", layout, names.batch[1], ctypes.c_int64(stride))
+            return layout
+
+        a = matrix(p.kind, *((p.k, p.m) if p.transpose_a else (p.m, p.k)), p.lda, p.stride_a)
+        b = matrix(p.kind, *((p.n, p.k) if p.transpose_b else (p.k, p.n)), p.ldb, p.stride_b)
+        c, d = (matrix(p.result, p.m, p.n, p.ldc, p.stride_c) for _ in range(2))
+        return operation, (a, b, c, d)
+
+    def _new(self, kind: str, descriptors: list[tuple[str, int]], *arguments: int) -> int:
+        descriptor = ctypes.c_void_p()
+        self._call(f"{self.names.prefix}{kind}Create", ctypes.addressof(descriptor), *arguments)
+        descriptors.append((f"{self.names.prefix}{kind}Destroy", descriptor.value or 0))
+        return descriptor.value or 0
+
+    def _set(self, kind: str, descriptor: int, attribute: int, value: Any) -> None:
+        where = ctypes.addressof(value), ctypes.sizeof(value)
+        self._call(f"{self.names.prefix}{kind}SetAttribute", descriptor, attribute, *where)
+
+
+class CublasLt(LtLibrary):
     """See `EpilogueLibrary`. Raises MissingFault where cuBLASLt is not installed."""
 
     def __init__(self, use: Callable[[int], None], library: Any = None) -> None:
         library = library or open_library("cublasLt", _CUBLASLT_FILES)
-        super().__init__(use, library, CUBLASLT_PROTOTYPES, ("cublasLtCreate", "cublasLtDestroy"))
+        super().__init__(use, library, CUBLASLT, CUBLASLT_PROTOTYPES)
         self._algorithms: dict[tuple[Gemm, tuple[int, ...], int], Algorithm | None] = {}
-        self._descriptors: list[
-            tuple[str, int]
-        ] = []  # descriptors of launches, each after the function that destroys it
         self._unit, self._zero = ctypes.c_float(1.0), ctypes.c_float(0.0)
 
     def fits(self, product: Gemm, device: int) -> bool:
@@ -161,11 +229,8 @@ class CublasLt(CublasLibrary):
                 self._call(name, descriptor)
 
     def close(self) -> None:
-        with contextlib.ExitStack() as stack:  # a failure does not keep the others from being released
-            stack.callback(super().close)
-            while self._descriptors:
-                stack.callback(self._call, *self._descriptors.pop())
-            self._algorithms.clear()
+        self._algorithms.clear()
+        super().close()
 
     def _algorithm(self, product: Gemm, device: int) -> Algorithm | None:
         """The library's first proposal or None; it is the same for products that differ in addresses alone."""
@@ -184,11 +249,11 @@ class CublasLt(CublasLibrary):
         descriptors: list[tuple[str, int]] = []
         try:
             operation, matrices = self._make_descriptors(product, descriptors)
-            preference = self._new("cublasLtMatmulPreference", descriptors)
-            self._set("cublasLtMatmulPreference", preference, _MAX_WORKSPACE, ctypes.c_uint64(WORKSPACE))
-            self._set("cublasLtMatmulPreference", preference, _REDUCTIONS, ctypes.c_uint32(_IN_COMPUTE_TYPE))
+            preference = self._new("MatmulPreference", descriptors)
+            self._set("MatmulPreference", preference, _MAX_WORKSPACE, ctypes.c_uint64(WORKSPACE))
+            self._set("MatmulPreference", preference, _REDUCTIONS, ctypes.c_uint32(_IN_COMPUTE_TYPE))
             for attribute, address in zip(_ALIGNMENTS, _addresses(product), strict=True):
-                self._set("cublasLtMatmulPreference", preference, attribute, ctypes.c_uint32(find_alignment(address)))
+                self._set("MatmulPreference", preference, attribute, ctypes.c_uint32(find_alignment(address)))
             algorithms, count = (Algorithm * limit)(), ctypes.c_int(0)
             where = ctypes.addressof(algorithms), ctypes.addressof(count)
             status = self._library.cublasLtMatmulAlgoGetHeuristic(
@@ -199,40 +264,6 @@ class CublasLt(CublasLibrary):
         finally:
             for name, descriptor in reversed(descriptors):
                 self._call(name, descriptor)
-
-    def _make_descriptors(
-        self, product: Gemm, descriptors: list[tuple[str, int]]
-    ) -> tuple[int, tuple[int, int, int, int]]:
-        """Makes descriptors of the operation, A, B, C and D, and adds them to the others with their destructors."""
-        p = product
-        operation = self._new("cublasLtMatmulDesc", descriptors, COMPUTE[p.kind], _COMPUTED_IN[p.kind])
-        self._set("cublasLtMatmulDesc", operation, _TRANSPOSE_A, ctypes.c_int32(p.transpose_a))
-        self._set("cublasLtMatmulDesc", operation, _TRANSPOSE_B, ctypes.c_int32(p.transpose_b))
-        epilogue = _ACTIVATION[p.activation]
-        if p.bias:
-            epilogue = _WITH_BIAS | (epilogue if p.activation else 0)
-            self._set("cublasLtMatmulDesc", operation, _BIAS_POINTER, ctypes.c_void_p(p.bias))
-        self._set("cublasLtMatmulDesc", operation, _EPILOGUE, ctypes.c_uint32(epilogue))
-
-        def matrix(kind: str, rows: int, columns: int, leading: int, stride: int) -> int:
-            layout = self._new("cublasLtMatrixLayout", descriptors, CUDA_DATA_TYPES[kind], rows, columns, leading)
-            self._set("cublasLtMatrixLayout", layout, _BATCH_COUNT, ctypes.c_int32(p.batch))
-            self._set("cublasLtMatrixLayout", layout, _BATCH_OFFSET, ctypes.c_int64(stride))
-            return layout
-
-        a = matrix(p.kind, *((p.k, p.m) if p.transpose_a else (p.m, p.k)), p.lda, p.stride_a)
-        b = matrix(p.kind, *((p.n, p.k) if p.transpose_b else (p.k, p.n)), p.ldb, p.stride_b)
-        c, d = (matrix(p.result, p.m, p.n, p.ldc, p.stride_c) for _ in range(2))
-        return operation, (a, b, c, d)
-
-    def _new(self, kind: str, descriptors: list[tuple[str, int]], *arguments: int) -> int:
-        descriptor = ctypes.c_void_p()
-        self._call(f"{kind}Create", ctypes.addressof(descriptor), *arguments)
-        descriptors.append((f"{kind}Destroy", descriptor.value or 0))
-        return descriptor.value or 0
-
-    def _set(self, kind: str, descriptor: int, attribute: int, value: Any) -> None:
-        self._call(f"{kind}SetAttribute", descriptor, attribute, ctypes.addressof(value), ctypes.sizeof(value))
 
 
 def open_if_available(use: Callable[[int], None]) -> CublasLt | None:

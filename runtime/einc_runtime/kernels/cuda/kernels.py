@@ -11,13 +11,22 @@ import contextlib
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 from einc_runtime.kernels.base import Invocation
 from einc_runtime.kernels.cuda import cublaslt, kernel_cache
 from einc_runtime.kernels.cuda.cublas import WORKSPACE, Cublas, CublasError, ProductLibrary
 from einc_runtime.kernels.cuda.cublaslt import Algorithm, EpilogueLibrary
 from einc_runtime.kernels.cuda.fused_attention import AttentionLibraries
-from einc_runtime.kernels.cuda.modules import CupyModules, LoadedModules, ModuleDriver, resolve_address, scratch_size
+from einc_runtime.kernels.cuda.hipblaslt import HipProducts
+from einc_runtime.kernels.cuda.modules import (
+    CupyModules,
+    LoadedModules,
+    ModuleDriver,
+    RuntimeModules,
+    resolve_address,
+    scratch_size,
+)
 from einc_runtime.kernels.cuda.own_products import OwnProducts
 from einc_runtime.kernels.cuda.triton_compile import KernelBinary
 from einc_runtime.kernels.cuda.tuning import Tuning, find_tuning, name_gated_pair, name_product
@@ -48,6 +57,15 @@ def open_kernels(folders: Sequence[Path] = (), tunings: Sequence[Tuning] = ()) -
     return CudaKernels((*folders, *kernel_cache.directories()), tunings=tunings)
 
 
+def open_hip_kernels(
+    runtime: Any, error: type[Exception], folders: Sequence[Path] = (), products: Any = None
+) -> Kernels:
+    """The kernels of AMD's GPUs. `runtime` is a binding of HIP by cupy's names, whose functions raise `error`;
+    `products` is hipBLASLt, unless it is to be opened."""
+    modules = RuntimeModules(runtime, runtime, error, has_attributes=False)
+    return CudaKernels((*folders, *kernel_cache.directories()), modules, HipProducts(modules.use, products))
+
+
 class CudaKernels(TritonKernels):
     """See `gpu.Kernels`. `modules`, `products` and `epilogues` are those of CUDA unless a test gives others."""
 
@@ -74,7 +92,7 @@ class CudaKernels(TritonKernels):
         self._libraries = AttentionLibraries()
 
     def prepare_kernel(self, invocation: Invocation[GpuArray], target: GpuTarget) -> GpuKernel:
-        if invocation.name == "attention" and not invocation.is_reproducible:
+        if invocation.name == "attention" and not invocation.is_reproducible and not target.amd:
             fused = self._libraries.prepare(invocation, target)
             if fused is not None:
                 return fused

@@ -53,8 +53,9 @@ class LoadedModules:
         pointers = [self._pointer(argument, memory, status, target) for argument in call.arguments]
         hidden = (scratch if binary.scratch else 0, *[0] * (HIDDEN - 1))
         return make_launch(
-            self.driver, self._functions[key], call.grid, binary.warps, binary.shared, (*pointers, *hidden)
-        )
+            self.driver, self._functions[key], call.grid, target.warp_size * binary.warps, binary.shared,
+            (*pointers, *hidden),
+        )  # fmt: skip
 
     def close(self) -> None:
         """Releases everything, also after errors, such as a lost device; raises the first error at the end."""
@@ -127,16 +128,13 @@ class ModuleDriver(Protocol):
     def release(self, pointer: int) -> None: ...
 
 
-class CupyModules:
-    """`ModuleDriver` by cupy's thin bindings. Raises MissingFault where cupy is not installed."""
+class RuntimeModules:
+    """`ModuleDriver` over bindings of a driver and of a runtime library by cupy's names, whose functions raise `error`.
+    `has_attributes` says that a function needs one for more shared memory than STATIC_SHARED, as CUDA's do."""
 
-    def __init__(self) -> None:
-        try:
-            from cupy.cuda import driver, runtime
-        except ImportError as error:
-            raise MissingFault("GPU kernels need cupy, which is not installed", hint=suggest_cuda()) from error
-        self._driver: Any = driver
-        self._runtime: Any = runtime
+    def __init__(self, driver: Any, runtime: Any, error: type[Exception], *, has_attributes: bool) -> None:
+        self._driver, self._runtime, self._error = driver, runtime, error
+        self._has_attributes = has_attributes
 
     def use(self, device: int) -> None:
         self._runtime.setDevice(device)
@@ -145,9 +143,9 @@ class CupyModules:
         try:
             module = self._driver.moduleLoadData(code)
             pointer = self._driver.moduleGetFunction(module, function)
-            if shared > STATIC_SHARED:
+            if shared > STATIC_SHARED and self._has_attributes:
                 self._driver.funcSetAttribute(pointer, _MAX_DYNAMIC_SHARED, shared)
-        except self._driver.CUDADriverError as error:
+        except self._error as error:
             raise KernelFault(f"the kernel {function} cannot be loaded: {error}") from error
         return int(module), int(pointer)
 
@@ -168,20 +166,31 @@ class CupyModules:
         self._runtime.free(pointer)
 
 
+class CupyModules(RuntimeModules):
+    """Those of CUDA. Raises MissingFault where cupy is not installed."""
+
+    def __init__(self) -> None:
+        try:
+            from cupy.cuda import driver, runtime
+        except ImportError as error:
+            raise MissingFault("GPU kernels need cupy, which is not installed", hint=suggest_cuda()) from error
+        super().__init__(driver, runtime, driver.CUDADriverError, has_attributes=True)
+
+
 def scratch_size(call: KernelLaunch, binary: KernelBinary) -> int:
     """The bytes of scratch memory for all programs of a launch, a multiple of WORKSPACE_ALIGNMENT."""
     return -(-binary.scratch * call.grid // WORKSPACE_ALIGNMENT) * WORKSPACE_ALIGNMENT
 
 
 def make_launch(
-    driver: ModuleDriver, function: int, grid: int, warps: int, shared: int, pointers: Sequence[int]
+    driver: ModuleDriver, function: int, grid: int, threads: int, shared: int, pointers: Sequence[int]
 ) -> Launch:
     """A launch whose parameters are these pointers, of which the last ones are those that Triton adds."""
     count = len(pointers)
     values = (ctypes.c_uint64 * count)(*pointers)
     size = ctypes.sizeof(ctypes.c_uint64)
     addresses = (ctypes.c_uint64 * count)(*(ctypes.addressof(values) + size * n for n in range(count)))
-    parameters, threads = ctypes.addressof(addresses), 32 * warps
+    parameters = ctypes.addressof(addresses)
 
     def launch(stream: int, _kept: object = (values, addresses)) -> None:
         driver.launch(function, grid, threads, shared, stream, parameters)

@@ -21,7 +21,7 @@ from einc_runtime.kernels.gpu import MAX_AMD_STAGES, WORKSPACE_ALIGNMENT
 from einc_runtime.kernels.triton.launches import POINTER_ALIGNMENT, KernelSource
 
 AMD_ARCHITECTURES = ("gfx90a", "gfx942")
-"""Those of MI200 and MI300. Their kernels are compiled, and cannot be launched yet."""
+"""Those of MI200 and MI300."""
 
 ARCHITECTURES = (
     "sm_80", "sm_86", "sm_87", "sm_89", "sm_90", "sm_100", "sm_103", "sm_120", "sm_121", *AMD_ARCHITECTURES,
