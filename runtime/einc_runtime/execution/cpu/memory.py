@@ -17,7 +17,8 @@ from einc_runtime.execution.cpu.host import available_memory, require_memory
 from einc_runtime.execution.cpu.scheduler import THREADS, ThreadScheduler
 from einc_runtime.execution.cpu.thread_pool import RankedTaskGraph, TaskError, run_tasks
 from einc_runtime.execution.shared_buffers import SharedBuffers, list_shared
-from einc_runtime.kernels.base import ALIGNMENT, Kernel, PrepackedOperand, address
+from einc_runtime.kernels import base
+from einc_runtime.kernels.base import Kernel, PrepackedOperand, address
 from einc_runtime.kernels.views import strides_of
 from einc_runtime.plan.regions import buffer_bytes, find_offsets, reads_of
 from einc_runtime.plan.schema import LOADED_ROLES, AnyTask, Block, Bundle, Region
@@ -33,11 +34,9 @@ MAX_PACKED_SHARE = 0.5
 def allocate_aligned(size: int) -> Array:
     """Memory whose pages are taken when they are first written."""
     try:
-        raw = np.empty(size + ALIGNMENT, np.uint8)
+        return base.allocate_aligned(size)
     except (MemoryError, ValueError) as error:
         raise MissingFault(f"{size:,} bytes of memory are not available") from error
-    start = -raw.ctypes.data % ALIGNMENT
-    return raw[start : start + size]
 
 
 class HostMemory:

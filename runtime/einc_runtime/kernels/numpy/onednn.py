@@ -21,10 +21,8 @@ from functools import cache, lru_cache
 from pathlib import Path
 from typing import Any
 
-import numpy as np
-
 from einc_runtime.dtypes import Array, find_dtype_name
-from einc_runtime.kernels.base import ALIGNMENT, address
+from einc_runtime.kernels.base import ALIGNMENT, address, allocate_aligned
 from einc_runtime.kernels.numpy.products import DenseProduct, MatrixProduct
 from einc_runtime.kernels.processor import find_level
 from einc_runtime.resident import release_program
@@ -337,9 +335,7 @@ class OnednnProduct:
     def pack(self, matrix: Array) -> Array:
         """The operand in the layout that the product takes."""
         library, matrix = require_library(), matrix.T if self.product.turned else matrix
-        raw = np.empty(self.packed_size + ALIGNMENT, np.uint8)
-        start: int = -address(raw) % ALIGNMENT
-        packed = raw[start : start + self.packed_size]
+        packed = allocate_aligned(self.packed_size)
         with one_thread():
             plain = library.describe(self.primitive.shape.dtype, _find_layout(matrix, ()))
             plain_layout, packed_layout = ctypes.c_void_p(plain.value), ctypes.c_void_p(self.primitive.right)

@@ -15,7 +15,7 @@ from functools import lru_cache
 import numpy as np
 
 from einc_runtime.dtypes import Array
-from einc_runtime.kernels.base import ALIGNMENT, Kernel, Run, ScratchAllocator, ScratchArray, address, dtype_name
+from einc_runtime.kernels.base import Kernel, Run, ScratchAllocator, ScratchArray, address, allocate_aligned, dtype_name
 from einc_runtime.kernels.numpy import onednn
 from einc_runtime.kernels.numpy.onednn import (
     OF_SCRATCHPAD,
@@ -184,8 +184,7 @@ def _build(primitive: ConvolutionPrimitive, parts: Sequence[tuple[Array, Array]]
     if is_constant(kernel):
 
         def make() -> Array:
-            raw = np.empty(sizes[1] + ALIGNMENT, np.uint8)
-            packed = raw[-address(raw) % ALIGNMENT :][: sizes[1]]
+            packed = allocate_aligned(sizes[1])
             with onednn.one_thread():
                 primitive.copy(plain[1], kernel, used[1], packed)()
             return packed

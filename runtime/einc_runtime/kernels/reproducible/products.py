@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from einc_runtime.dtypes import Array, DType
-from einc_runtime.kernels.base import Run, address, dtype_name
+from einc_runtime.kernels.base import Run, address, allocate_aligned, dtype_name
 from einc_runtime.kernels.llvm import compiler
 from einc_runtime.kernels.llvm.arguments import GemmArguments, PackArguments
 from einc_runtime.kernels.llvm.contract import prepare_copy
@@ -143,7 +143,7 @@ class PackedForm:
             function(*arguments)
         if self._dtype == packed.dtype:
             return packed
-        narrow = np.empty(packed.shape, self._dtype)
+        narrow = _allocate(packed.shape, self._dtype)
         function, arguments = prepare_copy(packed, narrow)  # exact: these numbers came from 16 bits
         function(*arguments)
         return narrow
@@ -200,4 +200,4 @@ def _find_packed(packed: Array, operand: Array) -> Array:
 
 
 def _allocate(shape: Sequence[int], dtype: DType) -> Array:
-    return np.empty(shape, dtype)
+    return allocate_aligned(math.prod(shape) * dtype.itemsize).view(dtype).reshape(shape)
