@@ -9,7 +9,7 @@ from __future__ import annotations
 import math
 from collections.abc import Callable, Sequence
 from contextlib import nullcontext
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
@@ -30,9 +30,13 @@ from einc_runtime.kernels.index_aggregates import build_aggregate
 from einc_runtime.kernels.index_convolutions import build_convolution
 from einc_runtime.kernels.llvm import compiler
 from einc_runtime.kernels.numpy.moves import build_copies, take_along
+from einc_runtime.kernels.numpy.pieces import make_runner
 from einc_runtime.plan.aggregate_definitions import find_definition
 from einc_runtime.plan.index_patterns import Lookup, RunningAggregate, Scatter, find_pattern
 from einc_runtime.plan.index_programs import Position
+
+if TYPE_CHECKING:
+    from einc_runtime.kernels.llvm.lookups import PrepareCopy
 
 Prepare = Callable[[Invocation[Array]], Kernel]
 """Prepares the kernel of the views."""
@@ -99,12 +103,7 @@ def build_views(call: IndexCall, prepare: Prepare, *, compiled: bool) -> Kernel:
             moves = [_prepare_gather(call, *pair, compiled=compiled) for pair in gathered.values()]
             run = build(MadeArrays(gathered, indices)).bind(inner.of(memory))
 
-        def gather_and_run() -> None:
-            for move in moves:
-                move()
-            run()
-
-        return gather_and_run
+        return make_runner([(each, []) for each in (*moves, run)])
 
     return Kernel(bind, scratch.size, measured.nanoseconds + moved, measured.prepacked)
 
@@ -156,15 +155,19 @@ def _prepare_lookup(call: IndexCall, gather: Gather, source: Array, target: Arra
         filling = np.zeros((), target.dtype)
     fixed = None if elements else _find_places(call, gather, axes, elements)
     integers = view_as_integers(target)
-    copy = _compile_lookup(call, gather, source, integers) if compiled else None
-    fixed_offsets = _find_offsets(gather, source, fixed[0]) if fixed is not None and copy is not None else None
+    prepare_copy = _compile_lookup(call, gather, source, integers) if compiled else None
+    copy_fixed = None
+    if fixed is not None and prepare_copy is not None:
+        copy_fixed = prepare_copy(_find_offsets(gather, source, fixed[0]))
+        if filling is None:
+            return copy_fixed
 
     def look_up() -> None:
         places, outside = fixed if fixed is not None else _find_places(call, gather, axes, elements)
-        if copy is None:
+        if prepare_copy is None:
             integers[...] = source[tuple(places)]
         else:
-            copy(_find_offsets(gather, source, places) if fixed_offsets is None else fixed_offsets)
+            (copy_fixed or prepare_copy(_find_offsets(gather, source, places)))()
         if filling is not None:
             np.copyto(target, filling, where=outside)
 
@@ -208,8 +211,9 @@ def _prepare_row_lookup(
     return take_rows
 
 
-def _compile_lookup(call: IndexCall, gather: Gather, source: Array, target: Array) -> Callable[[Array], None] | None:
-    """Machine code that copies what lies at offsets behind the first elements of the kept dimensions' spans."""
+def _compile_lookup(call: IndexCall, gather: Gather, source: Array, target: Array) -> PrepareCopy | None:
+    """What prepares machine code that copies what lies at offsets behind the first elements of the kept dimensions'
+    spans."""
     from einc_runtime.kernels.llvm.lookups import compile_lookup
 
     corner = _view_corner(call, gather, source)

@@ -14,8 +14,8 @@ from einc_runtime.kernels.base import Run, address
 from einc_runtime.kernels.llvm import compiler
 from einc_runtime.kernels.views import merge_axes
 
-Copy = Callable[[Array], None]
-"""Copies the parts at these offsets, in bytes: i64, one after the other."""
+PrepareCopy = Callable[[Array], Run]
+"""Prepares the call that copies the parts at these offsets, in bytes: i64, one after the other."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -68,19 +68,19 @@ class _CopyLayout:
         return _CopyLayout(len(outer), len(behind), count, size, number, tuple(arguments))
 
 
-def compile_lookup(source: Array, target: Array, before: int, loops: int) -> Copy | None:
-    """What copies to each index vector of the target's axes [before..., loops..., behind...] the element of `source`,
-    which has extent 1 along the loops, that lies an offset behind it. None where there is no machine code, or where it
-    is not worthwhile."""
+def compile_lookup(source: Array, target: Array, before: int, loops: int) -> PrepareCopy | None:
+    """What prepares the call that copies to each index vector of the target's axes [before..., loops..., behind...] the
+    element of `source`, which has extent 1 along the loops, that lies an offset behind it. None where there is no
+    machine code, or where it is not worthwhile."""
     layout = _CopyLayout.of(source, target, before, loops)
     if layout is None:
         return None
     code = _emit_lookup(layout.leading, layout.behind, layout.size, 0)
 
-    def copy(offsets: Array) -> None:
-        compiler.CompiledCall(code, [*layout.arguments, address(offsets)], source, target, offsets)()
+    def prepare(offsets: Array) -> Run:
+        return compiler.CompiledCall(code, [*layout.arguments, address(offsets)], source, target, offsets)
 
-    return copy
+    return prepare
 
 
 def compile_row_lookup(

@@ -28,6 +28,7 @@ from einc_runtime.kernels.numpy.onednn import (
     OnednnCall,
     OnednnError,
 )
+from einc_runtime.kernels.numpy.pieces import CallSequence
 from einc_runtime.kernels.numpy.prepacking import PrepackedProduct, is_constant, share_prepacked
 
 _INFERENCE, _DIRECT = 96, 1
@@ -160,16 +161,17 @@ def _find_layout(array: Array) -> Layout:
     return array.shape, tuple(step // array.itemsize for step in steps)
 
 
-def _run_all(calls: Sequence[OnednnCall]) -> Run:
+class _OneThread(CallSequence):
     """All calls, in one thread: some copies between layouts write beyond their memory in more threads than they were
-    made for."""
+    made for. Workers of plans, which make the calls themselves, have one thread each."""
 
-    def run() -> None:
+    def __call__(self) -> None:
         with onednn.one_thread():
-            for call in calls:
-                call()
+            super().__call__()
 
-    return run
+
+def _run_all(calls: Sequence[OnednnCall]) -> Run:
+    return _OneThread([(call, []) for call in calls])
 
 
 def _build(primitive: ConvolutionPrimitive, parts: Sequence[tuple[Array, Array]], kernel: Array) -> Kernel:
