@@ -17,19 +17,18 @@ from einc.ops import (
     attention,
     concat,
     elementwise,
-    norm,
     reshape,
     rope,
+    rows,
     selection,
     shorthands,
-    softmax,
 )
 from einc.ops.arguments import Argument, format_value
 from einc.ops.base import Attributes, Operator
 from einc_runtime.text import did_you_mean
 
 _FILES = (
-    append, attention, concat, elementwise, norm, reshape, rope, selection, shorthands, softmax,
+    append, attention, concat, elementwise, reshape, rope, rows, selection, shorthands,
 )  # fmt: skip
 """The files of the library that models call. A file of the library defines at least one of these:
 

@@ -45,11 +45,10 @@ from einc_runtime.plan.index_programs import Position
 _TOKENWISE = frozenset(
     (
         "equation",
-        "norm",
-        "softmax",
         "topk",
         "reshape",
         "rope",
+        "rows",
     )
 )
 """Families whose kernels compute the same wherever along the tokens a block is; rotations do with positions alone."""

@@ -3,10 +3,9 @@
 from __future__ import annotations
 
 from einc.ops import registry
-from einc.ops.norm import Norm
 from einc.ops.rope import Rope
+from einc.ops.rows import RowOperator
 from einc.ops.selection import TopK
-from einc.ops.softmax import Softmax
 from einc.training.joins import JoinDraft, TensorAccess
 from einc.training.scatter import write_scatter
 from einc.training.tape import NodeGradient
@@ -20,8 +19,8 @@ def _list_indices(rank: int) -> list[str]:
 def differentiate_softmax(node: NodeGradient) -> None:
     """y * (g - sum(g * y))."""
     operator = node.operator
-    assert isinstance(operator, Softmax)
-    names = _list_indices(operator.tensor.rank)
+    assert isinstance(operator, RowOperator)
+    names = _list_indices(operator.operands[0].rank)
     indices = ", ".join(names)
     kept = ", ".join(name for axis, name in enumerate(names) if axis != operator.axis)
     y, g = (node.widen(name) for name in (node.node.outputs[0], node.gradient))
@@ -33,7 +32,7 @@ def differentiate_norm(node: NodeGradient) -> None:
     """With n the normalized elements, r the factor by which they were scaled, and h = g * (gain + offset):
     r * (h - n * mean(h * n)), and without the mean of h where the norm takes that of x. Without a gain, h is g."""
     operator = node.operator
-    assert isinstance(operator, Norm)
+    assert isinstance(operator, RowOperator)
     rank, width = operator.operands[0].rank, operator.operands[0].shape[-1]
     names = _list_indices(rank)
     indices, rows, last = ", ".join(names), ", ".join(names[:-1]), names[-1]

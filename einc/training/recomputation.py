@@ -26,7 +26,6 @@ MAX_DIGITS = 6
 MAX_CHAIN = 8
 """Of cheap operators in a row, so many are computed again from a tensor that is kept, so that the rest of a model
 without blocks is not computed again for each gradient."""
-_CHEAP_FAMILIES = frozenset(("norm", "softmax"))
 
 
 @dataclass(frozen=True)  # no slots: it remembers what it finds
@@ -180,4 +179,4 @@ def _put_updates_last(nodes: Sequence[Node]) -> tuple[Node, ...]:
 
 
 def _is_cheap(node: Node) -> bool:
-    return is_elementwise(node.operator, wide=True) or node.operator.family in _CHEAP_FAMILIES
+    return is_elementwise(node.operator, wide=True) or node.operator.family == "rows"

@@ -234,10 +234,10 @@ def test_faulty_calls_say_what_and_where(
 
 
 UNTRUE: list[tuple[str, tuple[TensorDesc, ...], Attributes]] = [
-    ("norm", (X, G), {}),
+    ("rows", (X, G), {}),
     ("norm", (X, G, G, G), {"kind": "layernorm", "eps": 1e-5}),
-    ("norm", (X, G), {"kind": 3, "eps": 1e-5}),
-    ("norm", (X, G), {"kind": "rmsnorm", "eps": "small"}),
+    ("rows", (X, G), {"kind": 3, "axis": 1, "eps": 1e-5}),
+    ("rows", (X, G), {"kind": "rmsnorm", "axis": 1, "eps": "small"}),
     ("rope", (Q, P), {"theta": 1e4, "scaling": "none"}),
     ("rope", (Q,), {"theta": 1e4, "scaling": "none", "extras": ("positions",)}),
     ("rope", (Q, P), {"theta": 1e4, "scaling": "none", "extras": ("positions", "positions")}),

@@ -10,7 +10,7 @@ import pytest
 from einc.cli.main import main
 from einc.compiler import compile_model
 from einc.errors import InternalError
-from einc.ops import softmax
+from einc.ops import rows
 from einc.ops.base import KernelCall
 from einc.options import CompileOptions
 from einc_runtime.plan.codec import decode, encode
@@ -21,14 +21,14 @@ MODEL = "model m\ndim n = 8\ninput x : f32[n, n]\noutput y = softmax(x)\n"
 def call_other_kernel(monkeypatch: pytest.MonkeyPatch, name: str, **attributes: Any) -> None:
     """Lets softmax say that this kernel computes it."""
     call = KernelCall(name, tuple(attributes.items()))
-    monkeypatch.setattr(softmax.Softmax, "kernel", property(lambda self: call))
+    monkeypatch.setattr(rows.RowOperator, "kernel", property(lambda self: call))
 
 
 LIES = {
-    "unknown": ("running_sums", {"axis": 1}, "running_sums, where softmax with its attributes has softmax"),
-    "attribute": ("softmax", {"axis": "one"}, "'one', where softmax with its attributes has 1"),
-    "more": ("softmax", {"axis": 1, "base": 2.0}, "2.0, where softmax with its attributes has nothing"),
-    "fewer": ("softmax", {}, "nothing, where softmax with its attributes has 1"),
+    "unknown": ("running_sums", {"axis": 1}, "running_sums, where rows with its attributes has softmax"),
+    "attribute": ("softmax", {"axis": "one"}, "'one', where rows with its attributes has 1"),
+    "more": ("softmax", {"axis": 1, "base": 2.0}, "2.0, where rows with its attributes has nothing"),
+    "fewer": ("softmax", {}, "nothing, where rows with its attributes has 1"),
 }
 
 
@@ -50,7 +50,7 @@ def test_no_file_is_written(
     call_other_kernel(monkeypatch, "running_sums", axis=1)
     plan = tmp_path / "m.bin"
     assert main(["compile", str(tmp_path / "m.ein"), "-m", "dgx-v100", "-o", str(plan)]) == InternalError.exit_code
-    assert "running_sums, where softmax" in capsys.readouterr().err
+    assert "running_sums, where rows" in capsys.readouterr().err
     assert not plan.exists()
 
 

@@ -57,7 +57,7 @@ def test_products_are_narrow_and_all_else_is_as_the_model_says() -> None:
     assert [node.operator.outputs[0].dtype for node in products] == [DType.BF16] * 2
     assert all(desc.dtype is DType.BF16 for node in products for desc in node.operator.inputs)
     assert types["u"] == types["gain"] == types["loss"] == "f32"
-    (norm,) = [node for node in graph.nodes if node.operator.family == "norm"]
+    (norm,) = [node for node in graph.nodes if node.operator.family == "rows"]
     assert {desc.dtype for desc in norm.operator.inputs} == {DType.F32}
     narrow = build(TEXT.replace("f32", "bf16"), "m.ein")
     widened = count_types(mix_precision(narrow, "bf16", ["u", "v"]))

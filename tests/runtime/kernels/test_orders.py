@@ -43,7 +43,7 @@ def test_a_plan_that_asks_for_such_a_kernel_is_not_read(monkeypatch: pytest.Monk
     bundle = compile_model(MODEL, "m.ein", CompileOptions(machine="dgx-v100", devices=1, reproducible=True)).bundle
     (operation,) = bundle.operations
     changed = msgspec.structs.replace(operation, kernel="running_sums")
-    with pytest.raises(PlanFault, match="running_sums, where softmax with its attributes has softmax"):
+    with pytest.raises(PlanFault, match="running_sums, where rows with its attributes has softmax"):
         validate(msgspec.structs.replace(bundle, operations=(changed,)))
     monkeypatch.setattr(reproducible, "ADDING_KERNELS", frozenset())
     with pytest.raises(PlanFault, match="adds up in no stated order") as caught:

@@ -112,7 +112,7 @@ def test_rows_of_a_softmax_that_are_exchanged() -> None:
     lie = msgspec.structs.replace(lie, buffers=buffers, tasks=tasks, outputs=tuple(map(swap, lie.outputs)))
     numbers = np.arange(18, dtype="f4").reshape(6, 3) ** 2
     assert not np.array_equal(run(bundle, x=numbers), run(lie, x=numbers))
-    assert "where its intervals and softmax give [0:3, 0:3]" in fault_of(lie)
+    assert "where its intervals and rows give [0:3, 0:3]" in fault_of(lie)
 
 
 def attribute(name: str, value: Any) -> Callable[[Operation], dict[str, Any]]:

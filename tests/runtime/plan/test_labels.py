@@ -31,7 +31,7 @@ LIES: dict[str, tuple[str, dict[str, Any], str]] = {
 ATTRIBUTES: dict[str, tuple[str, dict[str, Any], str]] = {
     "unknown": ("rope", {"speed": 1.0}, "['speed']: 1.0, where rope with its attributes has nothing"),
     "for no attributes": ("reshape", {"axis": 0}, "['axis']: 0, where reshape with its attributes has nothing"),
-    "an integer": ("rmsnorm", {"eps": 1}, "['eps']: 1, where norm with its attributes has 1e-06"),
+    "an integer": ("rmsnorm", {"eps": 1}, "['eps']: 1, where rows with its attributes has 1e-06"),
     "a text": ("append", {"new_lens": "13"}, "['new_lens']: '13', where append with its attributes has [6, 7]"),
 }
 

@@ -30,7 +30,7 @@ _FAMILIES_BY_FILE = {
     "moves": ("append", "reshape"),
     "quantized": ("dequantize", "quantized_product", "rounded_product"),
     "recurrence": ("recurrence",),
-    "rows": ("norm", "rope", "softmax"),
+    "rows": ("rope", "rows"),
     "selection": ("topk",),
 }
 """The families that each file of this folder describes, by functions of their names."""

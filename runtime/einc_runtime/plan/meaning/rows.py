@@ -1,4 +1,4 @@
-"""Families that combine the elements of rows: softmax, norms, means of packed sequences, and rotary positions."""
+"""Families that combine the elements of rows: `rows`, which are softmax and norms, and rotary positions."""
 
 from __future__ import annotations
 
@@ -21,38 +21,34 @@ ROPE_SCALINGS: dict[str, tuple[str, ...]] = {
 }
 """How frequencies of `rope` may be scaled, and the attributes of each way: numbers, but for the list `factors`."""
 
-_NORM_VECTORS = {"rmsnorm": 1, "layernorm": 2}
-"""How many vectors a norm may have: a gain, and a bias behind it."""
+_VECTORS = {"softmax": 0, "rmsnorm": 1, "layernorm": 2}
+"""How many vectors there may be: a gain, and a bias behind it."""
 
 
-def softmax(applied: Application) -> OperatorMeaning:
-    """Along `axis`, which stays whole; every other dimension may be cut anywhere."""
-    applied.allow(("axis",))
-    (tensor,) = applied.operands(1)
-    applied.require(tensor.dtype in FLOATS, f"of {tensor}")
+def rows(applied: Application) -> OperatorMeaning:
+    """Softmax along `axis`, and norms along the last dimension, which stays whole as the vectors do that have it alone;
+    every other dimension may be cut anywhere."""
+    applied.allow(("kind", "axis"), list(applied.attributes))
+    kind = applied.value("kind", str)
+    applied.require(kind in _VECTORS, f"there is no kind '{kind[:40]}'")
+    tensor, *vectors = applied.operands(min(max(len(applied.inputs), 1), 1 + _VECTORS[kind]))
+    applied.require(bool(vectors) or "offset" not in applied.attributes, "it has an offset and no gain")
     axis = applied.axis(tensor)
+    fit = tensor.dtype in FLOATS and (kind == "softmax" or axis == tensor.rank - 1)
+    fit = fit and all(vector.shape == tensor.shape[-1:] and vector.dtype == tensor.dtype for vector in vectors)
+    applied.require(fit, f"of {', '.join(map(str, applied.inputs))} along dimension {axis}")
+    attributes: dict[str, Attribute] = {"axis": axis}
+    if kind == "softmax":
+        applied.allow(("kind", "axis"))
+    else:
+        applied.allow(("kind", "axis", "eps"), ("offset",))
+        attributes = {"eps": applied.number("eps")}
+        if "offset" in applied.attributes:
+            attributes["offset"] = applied.number("offset", above=-math.inf)
     indices = indices_along(tensor)
     axes = (*direct(range(axis)), WHOLE, *direct(range(axis, tensor.rank - 1)))
-    return OperatorMeaning("softmax", {"axis": axis}, (tensor,), indices[:axis] + indices[axis + 1 :], (axes,), (axes,))
-
-
-def norm(applied: Application) -> OperatorMeaning:
-    """Along the last dimension, which stays whole as the vectors do that have it alone."""
-    applied.allow(("kind", "eps"), ("offset",))
-    kind = applied.value("kind", str)
-    applied.require(kind in _NORM_VECTORS, f"there is no kind '{kind[:40]}'")
-    count = len(applied.inputs)
-    tensor, *vectors = applied.operands(min(max(count, 1), 1 + _NORM_VECTORS[kind]))
-    applied.require(bool(vectors) or "offset" not in applied.attributes, "it has an offset and no gain")
-    fit = tensor.dtype in FLOATS and tensor.rank > 0
-    fit = fit and all(vector.shape == tensor.shape[-1:] and vector.dtype == tensor.dtype for vector in vectors)
-    applied.require(fit, f"of {tensor} with {', '.join(map(str, vectors))}")
-    attributes: dict[str, Attribute] = {"eps": applied.number("eps")}
-    if "offset" in applied.attributes:
-        attributes["offset"] = applied.number("offset", above=-math.inf)
-    axes = (*direct(range(tensor.rank - 1)), WHOLE)
-    of_vectors = ((WHOLE,) for _ in vectors)
-    return OperatorMeaning(kind, attributes, (tensor,), indices_along(tensor)[:-1], (axes, *of_vectors), (axes,))
+    inputs = (axes, *((WHOLE,) for _ in vectors))
+    return OperatorMeaning(kind, attributes, (tensor,), indices[:axis] + indices[axis + 1 :], inputs, (axes,))
 
 
 def rope(applied: Application) -> OperatorMeaning:
