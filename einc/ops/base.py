@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import math
 from abc import ABC, abstractmethod
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, fields
 from functools import cache
 from itertools import chain, product
@@ -19,6 +19,7 @@ from einc.core.intervals import Interval, Intervals, ShardableIndex
 from einc.core.spec import FunctionSpec, JoinAggSpec
 from einc.core.tensor import DType, TensorDesc, TensorType
 from einc.errors import OperatorError
+from einc_runtime.plan.meaning.terms import keep
 from einc_runtime.plan.schema import JointAggregation
 from einc_runtime.plan.work import ProductWork, Work
 
@@ -313,12 +314,14 @@ def describe_product(labels: Sequence[Sequence[str]], result: Sequence[str], sha
 
 @dataclass(frozen=True, slots=True)
 class DimMap:
-    """How one dimension of a tensor follows a shardable index: it has its bounds; with no index it is whole."""
+    """How one dimension of a tensor follows a shardable index: it has the bounds of its interval, or those that `span`
+    makes of them; with no index it is whole."""
 
     index: str | None = None
+    span: Callable[[int, int], Interval] = keep
 
     def bounds(self, chosen: Mapping[str, Interval], extent: int) -> Interval:
-        return (0, extent) if self.index is None else chosen[self.index]
+        return (0, extent) if self.index is None else self.span(*chosen[self.index])
 
 
 class MappedOperator(Operator):

@@ -4,18 +4,18 @@ compiler needs: how it is called, what it costs, and its reference."""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, fields
+from collections.abc import Callable, Sequence
+from dataclasses import fields
 from functools import lru_cache
 from typing import TypeVar
 
-from einc.core.intervals import Interval, ShardableIndex
+from einc.core.intervals import ShardableIndex
 from einc.core.tensor import DType, TensorDesc, TensorType
 from einc.errors import OperatorError
 from einc.ops.base import Attributes, DimMap, KernelCall, MappedOperator, Operator
 from einc_runtime.errors import PlanFault
 from einc_runtime.plan.meaning.operations import FAMILIES
-from einc_runtime.plan.meaning.terms import Application, Axes, BlockAxis, OperatorMeaning, TensorForm, block_of, keep
+from einc_runtime.plan.meaning.terms import Application, Axes, BlockAxis, OperatorMeaning, TensorForm, block_of
 from einc_runtime.plan.schema import JointAggregation
 
 
@@ -72,25 +72,10 @@ class DerivedMappedOperator(DerivedOperator, MappedOperator):
         return tuple(_map_axes(axes, meaning) for axes in meaning.outputs)
 
 
-@dataclass(frozen=True, slots=True)
-class _AxisMap(DimMap):
-    """A dimension whose bounds are those of an axis of the meaning."""
-
-    axis: BlockAxis | None = None
-
-    def bounds(self, chosen: Mapping[str, Interval], extent: int) -> Interval:
-        assert self.index is not None
-        assert self.axis is not None
-        return self.axis.bounds(*chosen[self.index])
-
-
 def _map_axes(axes: Axes, meaning: OperatorMeaning) -> tuple[DimMap, ...]:
-    maps: list[DimMap] = []
-    for axis in axes:
-        name = None if axis.index is None else meaning.indices[axis.index].name
-        is_plain = name is None or not isinstance(axis, BlockAxis) or axis.bounds is keep
-        maps.append(DimMap(name) if is_plain else _AxisMap(name, axis=axis))  # type: ignore[arg-type]
-    return tuple(maps)
+    """Each dimension follows one index: no bounds follow from the intervals of several."""
+    plain = [axis for axis in axes if isinstance(axis, BlockAxis)]
+    return tuple(DimMap() if a.index is None else DimMap(meaning.indices[a.index].name, a.bounds) for a in plain)
 
 
 @lru_cache(maxsize=4096)

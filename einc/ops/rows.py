@@ -32,7 +32,7 @@ if TYPE_CHECKING:
 CALLS = ("softmax", "rmsnorm", "layernorm")
 _OPERANDS = {"rmsnorm": ("x", "gain"), "layernorm": ("x", "gain", "bias")}
 """Those behind the first may be left out, the last one first."""
-_OPERATIONS = {"softmax": 5, "rmsnorm": 4, "layernorm": 7}
+_ROW_OPERATIONS = {"softmax": 5, "rmsnorm": 4, "layernorm": 7}
 """Per element: maximum, difference, exponential, sum and quotient; square, sum, quotient and gain; centering and the
 bias take three more."""
 EPS = 1e-5
@@ -85,7 +85,7 @@ class RowOperator(DerivedMappedOperator):
         return True
 
     def flops(self, function: FunctionSpec) -> int:
-        return _OPERATIONS[self.kind] * function.inputs[0].size
+        return _ROW_OPERATIONS[self.kind] * function.inputs[0].size
 
 
 def call(name: str, arguments: Sequence[Argument], attributes: Attributes) -> Operator:
