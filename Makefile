@@ -292,6 +292,10 @@ fit-rates: .venv/truth  ## fit the times of kernels to measured GPUs; writes the
 bench-training-steps: .venv/dev  ## training steps of Llama 8B for eight H100s beside fsdp, megatron and data, predicted
 	$(BIN)/python -m tests.training.large_steps
 
+bench-training-speed: .venv/reference  ## a training step of a Llama of 30M parameters on this CPU, beside PyTorch compiled
+	$(BIN)/python -m tests.training.step_speed
+	$(BIN)/python -m tests.training.step_speed --precision bf16
+
 bench-optimality: .venv/dev  ## whether random or well-known plans are predicted faster than those that are chosen
 	$(BIN)/python -m tests.bench.optimality
 	$(BIN)/python -m tests.bench.optimality --growth

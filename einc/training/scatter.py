@@ -105,6 +105,9 @@ def _solve(join: JoinDraft, access: TensorAccess, value: Operand, targets: Seque
         if moved is None or not _solve_position(join, used, solution, moved, target):
             del solution.known[position]
             solution.compared.append(_ComparedPosition(target, position, extent, is_clipped, access.outside != ""))
+    if solution.compared:  # where nothing is summed, each element is compared with one key
+        for loop in [loop for loop, extent in solution.loops.items() if extent == 1 and loop in join.loops]:
+            _try(join, used, solution, loop, Position(()), solution.loops)
     return solution
 
 

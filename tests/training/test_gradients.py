@@ -96,6 +96,25 @@ def test_plans_compute_them(sites: int) -> None:
         np.testing.assert_allclose(session.offload(name), expected, rtol=1e-4, atol=1e-5)
 
 
+def test_a_single_key_is_compared_without_a_sum() -> None:
+    """As where a loss picks one of many classes for each token, by keys [tokens, 1]."""
+    text = """model picked
+dim n = 5
+dim m = 7
+dim single = 1
+input keys : i64[n, single]
+weight x : f64[n, m]
+picked[n, single] = x[n, keys[n, single]]
+output loss = sum(picked * picked, "n", "single")
+"""
+    graph = fuse(derive_gradients(build(text, "m.ein"), "loss"))
+    assert [node.name for node in graph.nodes if node.operator.attributes.get("aggregation") == "sum"] == ["loss"]
+    keys, x = np.array([[3], [0], [6], [3], [2]]), np.arange(35.0).reshape(5, 7)
+    expected = np.zeros((5, 7))
+    np.put_along_axis(expected, keys, 2 * np.take_along_axis(x, keys, 1), 1)
+    np.testing.assert_array_equal(interpret(graph, {"keys": keys, "x": x})["x.gradient"], expected)
+
+
 def test_grad_adds_to_a_graph() -> None:
     graph = es.createGraph("g")
     x = graph.insertTensor(es.tensorDesc([3, 2], "f64"), "x")
