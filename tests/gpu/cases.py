@@ -7,6 +7,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from tests.gpu.model_texts import TEXTS
+from tests.support.training_texts import LETTERS
 
 MODELS = Path(__file__).resolve().parents[2] / "models"
 SITES = (1, 2, 4, 8)
@@ -20,7 +21,8 @@ Definitions = tuple[tuple[str, str], ...]
 @dataclass(frozen=True, slots=True)
 class Case:
     """A model in one dtype (None: as it stands), for every number of sites; `slow` ones are too large for a CPU. All
-    runs of a `reproducible` one must have the same bits. Its states may have another type than the text says."""
+    runs of a `reproducible` one must have the same bits. Its states may have another type than the text says. With an
+    `optimizer`, it is a step of training on the output `loss`; with `microbatches`, a pipeline of two stages."""
 
     name: str
     dtype: str | None
@@ -31,6 +33,8 @@ class Case:
     label: str = ""
     reproducible: bool = False
     states: str = ""
+    optimizer: str = ""
+    microbatches: int = 0
 
     @property
     def title(self) -> str:
@@ -42,7 +46,7 @@ class Case:
         return self.dtype in ("f16", "bf16") and not self.states and "attention(" in self.text()
 
     def text(self) -> str:
-        text = TEXTS.get(self.name) or (MODELS / f"{self.name}.ein").read_text()
+        text = {**TEXTS, "letters": LETTERS}.get(self.name) or (MODELS / f"{self.name}.ein").read_text()
         return re.sub(r"(state \w+ *: )\w+", rf"\g<1>{self.states}", text) if self.states else text
 
 
@@ -61,6 +65,9 @@ CASES: tuple[Case, ...] = (
     Case("llama", "bf16", preset="tiny", sites=(1, 4)),
     Case("llama_decode", "f32", preset="tiny"),
     Case("llama_decode", "bf16", preset="tiny", sites=(1, 4), label="caches of 8 bits", states="f8e4m3"),
+    *(Case("letters", "f32", sites=(1, 3, 8), label=f"trained by {name}", optimizer=name) for name in ("adamw", "sgd")),
+    *(Case("ffn", dtype, _sizes(tokens=36, d_model=40, d_ff=72), sites=(2, 4), label="pipeline", microbatches=3)
+      for dtype in ("f32", "f16")),
     Case("llama_block", "f16", _UNEVEN_BLOCK, sites=ALL_SITES, label="reproducible", reproducible=True),
     Case("llama_block", "f32", _UNEVEN_BLOCK, sites=(1, 3, 8), label="reproducible", reproducible=True),
     Case("llama_decode", "bf16", preset="tiny", sites=(1, 3, 8), label="reproducible", reproducible=True),

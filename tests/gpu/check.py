@@ -24,7 +24,7 @@ from time import perf_counter
 
 from tests.gpu.facts import facts, missing
 from tests.gpu.findings import Findings
-from tests.gpu.output import choose_file, write
+from tests.gpu.output import choose_file, read, write
 from tests.gpu.places import CPU, GPU, REHEARSE, Place
 from tests.gpu.probing import broken, count_gpus, probe_all, without_libraries
 from tests.gpu.processes import ROOT, Worker
@@ -53,6 +53,7 @@ def main(arguments: list[str] | None = None) -> int:
     parser.add_argument("--seconds", type=float, default=LIMIT, help=f"that it may take in all ({LIMIT:.0f})")
     parser.add_argument("--devices", help="the GPUs to use, as CUDA_VISIBLE_DEVICES names them; the first is measured")
     parser.add_argument(REHEARSE, action="store_true", help="without a GPU, at small sizes: says nothing of any GPU")
+    parser.add_argument("--anew", action="store_true", help="do again what a check that was ended has done")
     chosen = parser.parse_args(arguments)
     if chosen.rehearse and not (chosen.output or chosen.no_write):
         parser.error("a rehearsal needs --output or --no-write")
@@ -85,13 +86,21 @@ def main(arguments: list[str] | None = None) -> int:
         if taken:
             print(f"from {FOLDER.name}/: {', '.join(taken)}")
         output = None if chosen.no_write else choose_file(chosen.output or RESULTS)
-        return run(place, chosen.only, output, chosen.seconds)
+        return run(place, chosen.only, output, chosen.seconds, anew=chosen.anew)
 
 
-def run(place: Place, only: str | None, output: Path | None, limit: float) -> int:
-    """All stages, or the probes and `only` one, within `limit` seconds; the exit code."""
-    begin = perf_counter()
-    findings, where = Findings(rehearsal=place.rehearsal), facts()
+def run(place: Place, only: str | None, output: Path | None, limit: float, *, anew: bool = False) -> int:
+    """All stages, or the probes and `only` one, within `limit` seconds; the exit code. Unless it begins `anew`, it goes
+    on where the check ended that wrote to `output` before."""
+    begin, where = perf_counter(), facts()
+    earlier = None if anew or output is None else read(output, where)
+    if earlier is not None and earlier.rehearsal == place.rehearsal:
+        print(
+            f"an earlier check ended after {earlier.checked} cases and {earlier.measured} benchmarks: it goes on there"
+        )
+        findings = earlier
+    else:
+        findings = Findings(rehearsal=place.rehearsal)
 
     def save() -> None:
         if output is not None:
@@ -112,9 +121,11 @@ def run(place: Place, only: str | None, output: Path | None, limit: float) -> in
         kept = (FOR_BENCHMARKS + FOR_SANITIZER) * limit / LIMIT if only is None else 0
         check_all(findings, place, begin + limit - kept, save, start)
         print(summary(findings), flush=True)
-        measure_links(findings, place, FOR_LINKS, start)
+        if not findings.links:
+            measure_links(findings, place, FOR_LINKS, start)
     if only in (None, BENCHMARKS):
-        measure_ceilings(findings, start)
+        if "bytes" not in findings.ceilings:
+            measure_ceilings(findings, start)
         kept = FOR_SANITIZER * limit / LIMIT if only is None else 0
         benchmark_all(findings, begin + limit - kept, save, start)
     if only in (None, CORRECTNESS):
@@ -129,14 +140,14 @@ def run(place: Place, only: str | None, output: Path | None, limit: float) -> in
 
 
 def avoid_libraries(findings: Findings) -> None:
-    """Lets our own kernel compute all attention where the probes say that no library can."""
+    """Lets our own kernel compute all attention where the probes say that no library can, or an earlier check did."""
     from einc_runtime.environment import ATTENTION
     from einc_runtime.kernels.cuda.attention_libraries import EINC_KERNEL
 
     reason = without_libraries(findings.probes)
-    if reason and ATTENTION not in os.environ:
+    if (reason or findings.own_attention) and ATTENTION not in os.environ:
         os.environ[ATTENTION] = EINC_KERNEL
-        findings.own_attention = f"the beginning ({reason})"
+        findings.own_attention = findings.own_attention or f"the beginning ({reason})"
 
 
 if __name__ == "__main__":

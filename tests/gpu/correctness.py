@@ -66,22 +66,28 @@ def compiled(case: Case, sites: int, dtype: str | None) -> Bundle:
     from einc.compiler import compile_model
     from einc.options import CompileOptions
 
+    divided = {"stages": 2, "microbatches": case.microbatches} if case.microbatches and sites > 1 else {}
     options = CompileOptions(
         machine="host",
         devices=sites,
         definitions=case.definitions,
         preset=case.preset,
         dtype=dtype,
-        selector="eindecomp",  # it cuts small operators, too, so that every kernel and aggregation occurs
+        # It cuts small operators, too, so that every kernel and aggregation occurs; pipelines are of the usual one.
+        selector="fastest" if divided else "eindecomp",
         reproducible=case.reproducible,
         schedule="naive",  # sites of one GPU exchange nothing that a schedule could make faster
+        train="loss" if case.optimizer else None,
+        optimizer=case.optimizer or None,
+        **divided,
     )
     return compile_model(case.text(), f"{case.name}.ein", options).bundle
 
 
 def arrays_of(bundle: Bundle, seed: int = 5) -> dict[str, Array]:
-    """Random inputs; those that say places are made to be places."""
+    """Random inputs; those that say places are made to be places, and what training keeps of squares is positive."""
     arrays = {t.name: make_random_array(t, seed) for t in bundle.tensors if t.kind != "value"}
+    arrays |= {name: np.abs(array) for name, array in arrays.items() if name.endswith(".square")}
     generator = np.random.default_rng(seed)
     for tensor in bundle.tensors:
         if tensor.name in PLACES and tensor.kind == "input":
@@ -90,9 +96,12 @@ def arrays_of(bundle: Bundle, seed: int = 5) -> dict[str, Array]:
 
 
 PLACES: Mapping[str, Callable[[tuple[int, ...], np.random.Generator], Array]] = {
+    "learning_rate": lambda shape, rng: np.full(shape, 0.01),
+    "step": lambda shape, rng: np.full(shape, 3),
     "places": lambda shape, rng: np.concatenate([rng.permutation(18)[:11], rng.permutation(22)[: shape[0] - 11]]),
 }
-"""Inputs whose values must be distinct rows: those of the model `rows`, of two sequences."""
+"""Inputs whose values must be distinct rows: those of the model `rows`, of two sequences. And what a step of training
+is told."""
 
 
 def reference(case: Case, arrays: Mapping[str, Array]) -> dict[str, Array]:
@@ -142,9 +151,9 @@ def check(
     same = True
     for name, providers in attentions(bundle).items():
         with attention_by(providers), make_session(bundle) as session:
-            session.load_all(arrays)
             runs = []
             for traced in (False, False, True):
+                session.load_all(arrays)  # with states, which steps of training change
                 session.execute(trace=traced)
                 runs.append({tensor.name: session.offload(tensor.name) for tensor in session.outputs})
             kernels |= {f"{k.kernel}: {k.provider}" for k in (session.facts.cuda.kernels if session.facts.cuda else ())}

@@ -20,7 +20,7 @@ class Findings:
     `lost` are cases that took the process with them, `broken` benchmarks that did or took too long, `left` what was
     not reached; `complaints` are what their processes said. `probes` are the primitives, and `unchecked` cases that
     were not run since they need a broken one. `own_attention` is a case after whose loss no library computed attention
-    any more, or why none did from the beginning.
+    any more, or why none did from the beginning. `checked` and `measured` count the cases and benchmarks that are over.
     """
 
     checks: list[Record] = field(default_factory=list)
@@ -38,6 +38,8 @@ class Findings:
     ceilings: Record = field(default_factory=dict)
     links: Record = field(default_factory=dict)
     sanitizer: Record = field(default_factory=dict)
+    checked: int = 0
+    measured: int = 0
 
     def take(self, record: Record) -> None:
         """A benchmark's record, which replaces an earlier one of the same benchmark."""

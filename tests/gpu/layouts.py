@@ -27,9 +27,10 @@ _TOLD = {
 
 APART = (
     ("llama_block", "f16"), ("llama_block", "f32"), ("llama", "f32"), ("chain_a", "f32"), ("chain_c", "f32"),
-    ("rows", "f32"), ("merges", "f32"), ("attention_cases", "f16"),
+    ("rows", "f32"), ("merges", "f32"), ("attention_cases", "f16"), ("letters", "f32"),
 )  # fmt: skip
-"""Cases that run with every site on a GPU of its own: streams for every pair of sites, transfers, and staging."""
+"""Cases that run with every site on a GPU of its own, as pipelines do: streams for every pair of sites, transfers, and
+staging."""
 
 REHEARSED = (1, 3, 8)
 """Numbers of sites whose plans are compared in a rehearsal, where they are to have the same bits."""
@@ -68,8 +69,9 @@ def list_runs(gpus: int, *, rehearsal: bool) -> list[Run]:
             runs += [Run(number, sites, Layout.SPREAD) for sites in counts[-1:] if gpus > 1]
             continue
         runs += [Run(number, sites) for sites in (case.sites[-1:] if rehearsal else case.sites)]
-        if (case.name, case.dtype) in APART[:: 3 if rehearsal else 1]:
-            runs += [Run(number, case.sites[-1], layout) for layout in (Layout.ALIASED, Layout.STAGED)]
-        if gpus > 1 and case.dtype == "f32" and (case.name, case.dtype) in APART[:: 3 if rehearsal else 1]:
+        if not case.microbatches and (case.name, case.dtype) not in APART[:: 3 if rehearsal else 1]:
+            continue
+        runs += [Run(number, case.sites[-1], layout) for layout in (Layout.ALIASED, Layout.STAGED)]
+        if gpus > 1 and case.dtype == "f32":
             runs.append(Run(number, case.sites[-1], Layout.SPREAD))
     return runs

@@ -29,6 +29,22 @@ def choose_file(wanted: Path) -> Path:
     return Path(tempfile.mkdtemp(prefix="einc-gpu-")) / wanted.name
 
 
+def read(file: Path, facts: Mapping[str, str]) -> Findings | None:
+    """What a check found that did not come to its end, at the same commit on the same machine; None where there is no
+    such file."""
+    try:
+        record = json.loads(file.with_suffix(".json").read_text())
+        where, _ = record.pop("facts"), record.pop("seconds")
+        findings = Findings(**record)
+    except (OSError, ValueError, KeyError, TypeError, AttributeError):
+        return None
+    same = all(where.get(name) == fact for name, fact in facts.items() if name != "date")
+    if not same or (findings.finished and not findings.left):
+        return None
+    findings.left, findings.finished = [], False
+    return findings
+
+
 def write(file: Path, findings: Findings, facts: Mapping[str, str], seconds: float) -> None:
     """The page, and the records with all samples beside it; a full disk ends nothing."""
     raw = file.with_suffix(".json")

@@ -32,7 +32,8 @@ def compile_kernels(findings: Findings, seconds: float, start: Start = Worker) -
 
 
 def check_all(findings: Findings, place: Place, deadline: float, save: Save, start: Start = Worker) -> None:
-    """Runs the cases of correctness, with a new worker after every one that was lost, until the deadline.
+    """Runs the cases of correctness that are not over, with a new worker after every one that was lost, until the
+    deadline.
 
     After one was lost in which a library may have computed attention, our own kernel computes it everywhere.
     """
@@ -41,7 +42,7 @@ def check_all(findings: Findings, place: Place, deadline: float, save: Save, sta
 
     runs = place.runs()
     titles = [run.title for run in runs]
-    position = 0
+    position = findings.checked
     while position < len(titles):
         worker, running = start("correctness", str(position)), position
         why = ""
@@ -52,7 +53,7 @@ def check_all(findings: Findings, place: Place, deadline: float, save: Save, sta
                 else:
                     take = findings.unchecked.append if record.get("unchecked") else findings.take_check
                     take(record)
-                    position = record["position"] + 1
+                    position = findings.checked = record["position"] + 1
                     save()
         except TimeoutError:
             why = "no answer in time"
@@ -66,7 +67,7 @@ def check_all(findings: Findings, place: Place, deadline: float, save: Save, sta
         if position < len(titles) and position <= running:
             findings.lost.append(f"{titles[running]}: {why or f'exit code {code}, {brief(complaint)}'}")
             findings.complaints[titles[running]] = complaint
-            position = running + 1
+            position = findings.checked = running + 1
     findings.left += titles[position:]
 
 
@@ -105,7 +106,7 @@ def benchmark_all(findings: Findings, deadline: float, save: Save, start: Start 
     titles = [benchmark.title for benchmark in BENCHMARKS]
     own = findings.ceilings
     known = Ceilings(own["bytes"], own["operations"]).arguments if "bytes" in own else []
-    position = 0
+    position = findings.measured
     while position < len(titles) and deadline - perf_counter() > ENOUGH:
         left = deadline - perf_counter()
         worker, running, begun = (
@@ -120,10 +121,10 @@ def benchmark_all(findings: Findings, deadline: float, save: Save, start: Start 
                     running, begun = record["start"], perf_counter()
                     continue
                 findings.take(record)
-                save()
                 if record["complete"] and position <= record["position"]:
-                    position = record["position"] + 1
+                    position = findings.measured = record["position"] + 1
                     print(f"  {titles[record['position']]}: {record['ms']}", flush=True)
+                save()
         except TimeoutError:
             why = "no answer in time"
         code, complaint = worker.end()
@@ -132,7 +133,7 @@ def benchmark_all(findings: Findings, deadline: float, save: Save, start: Start 
                 findings.broken.append(f"{titles[running]}: {why}")
             else:
                 findings.lost.append(f"{titles[running]}: exit code {code}, {brief(complaint)}")
-            position = running + 1
+            position = findings.measured = running + 1
         if why or code:  # also after all was measured
             findings.complaints[titles[running]] = complaint
     findings.left += titles[position:]

@@ -14,7 +14,7 @@ import numpy as np
 import pytest
 
 from einc_runtime.environment import ATTENTION
-from tests.gpu import benchmark, facts, places, processes, stages, worker
+from tests.gpu import benchmark, facts, output, places, processes, stages, worker
 from tests.gpu.benchmark import Contender, measured
 from tests.gpu.cases import BENCHMARKS, CASES
 from tests.gpu.ceilings import Ceilings
@@ -101,6 +101,43 @@ def test_a_lost_device_costs_one_case():
     assert not findings.left
 
 
+def test_a_second_check_goes_on_where_the_first_was_ended(tmp_path):
+    class Ended(FakeWorker):
+        started: ClassVar[list] = []
+
+        def _records(self, first):
+            for told in super()._records(first):
+                if told.get("start") == 4:
+                    raise KeyboardInterrupt
+                yield told
+
+    class Second(FakeWorker):
+        started: ClassVar[list] = []
+
+    file, where = tmp_path / "page.md", {"date": "today", "commit": "abc", "GPU, memory, driver": "a GPU"}
+    findings = Findings(measured=3, own_attention="a case")
+    with pytest.raises(KeyboardInterrupt):
+        stages.check_all(findings, GPU, perf_counter() + 1000, lambda: output.write(file, findings, where, 1.0), Ended)
+    second = output.read(file, {**where, "date": "tomorrow"})
+    assert (second.checked, second.measured, second.own_attention) == (4, 3, "a case")
+    stages.check_all(second, GPU, perf_counter() + 1000, nothing, Second)
+    assert (Ended.started, Second.started) == ([0], [4])
+    assert [record["position"] for record in second.checks] == list(range(len(GPU.runs())))
+    assert output.read(file, {**where, "commit": "def"}) is None
+    output.write(file, replace(second, finished=True, left=["a benchmark"]), where, 1.0)
+    assert output.read(file, where).left == []
+    output.write(file, replace(second, finished=True), where, 1.0)
+    assert output.read(file, where) is None  # all of it is there
+    file.with_suffix(".json").write_text('{"facts": 3}')
+    assert output.read(file, where) is None
+
+
+def test_benchmarks_that_are_over_are_not_measured_again(monkeypatch):
+    findings, _ = benchmarked(monkeypatch, 1000, findings=Findings(measured=3))
+    assert [found["name"] for found in findings.benchmarks] == [own.name for own in BENCHMARKS[3:]]
+    assert findings.measured == len(BENCHMARKS)
+
+
 @pytest.mark.parametrize("how", ["f16", "f32", "told"])
 def test_libraries_for_attention_are_left_alone_after_one_may_have_taken_the_device(monkeypatch, how):
     monkeypatch.delenv(ATTENTION, raising=False)
@@ -174,8 +211,8 @@ class BenchmarkWorker:
         return 9, "out of memory"
 
 
-def benchmarked(monkeypatch, deadline, **ends):
-    now, findings, saved = [0.0], Findings(), []
+def benchmarked(monkeypatch, deadline, findings=None, **ends):
+    now, findings, saved = [0.0], findings or Findings(), []
     monkeypatch.setattr(stages, "perf_counter", lambda: now[0])
 
     def start(*arguments):
