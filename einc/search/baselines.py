@@ -64,7 +64,7 @@ def build_baselines(
 ) -> tuple[Baseline, ...]:
     """All variants of the named baselines, in the order given; by default of all that such a graph may have. Raises
     KeyError for a name that `BASELINES` lacks."""
-    builder = _Builder(graph, problem, sites)
+    builder = BaselineBuilder(graph, problem, sites)
     if names is None:
         names = [name for name in BASELINES if name != FSDP or builder.forward is not None]
     baselines: list[Baseline] = []
@@ -78,14 +78,14 @@ def build_baselines(
     return tuple(baselines)
 
 
-class _Builder:
-    """What the baselines of one graph share."""
+class BaselineBuilder:
+    """What the baselines of a graph share: its axes, that of `sequence`, and the pairs of products of `megatron`."""
 
     def __init__(self, graph: Graph, problem: Problem, sites: int) -> None:
         self._graph = graph
         self._problem = problem
         self._sites = sites
-        self._axes = find_axes(graph)
+        self.axes = find_axes(graph)
         self.forward = _find_forward(graph)
         self._picked: dict[tuple[int, Wish, bool], int] = {}  # by the identity of the candidates: layers repeat them
         self._counts: dict[tuple[int, int], frozenset[int]] = {}
@@ -116,7 +116,7 @@ class _Builder:
         return tuple(chosen)
 
     def _build_data(self) -> Chosen | str:
-        axis = self._axes.batch
+        axis = self.axes.batch
         if axis is None:
             return "no dimension runs from an input to the outputs with independent positions"
         cap, node = self._find_common_count(axis)
@@ -125,7 +125,7 @@ class _Builder:
 
         def rank(number: int) -> Wish:
             parallel_indices = [
-                (index.position, cap) for index in self._axes.list_indices(number, axis) if index.parallel
+                (index.position, cap) for index in self.axes.list_indices(number, axis) if index.parallel
             ]
             return tuple(parallel_indices) or self._rank_along(number, None, cap, gather=True)
 
@@ -133,26 +133,26 @@ class _Builder:
 
     def _build_data_step(self, cuts_states: bool) -> Chosen | str:
         """Of a training step."""
-        axis = self._tokens
+        axis = self.tokens
         if self.forward is None:
             return "it cuts the states of a training step, and there are none"
         if axis is None:
             return "most operators before the loss share no dimension that the weights lack"
 
         def rank(number: int) -> Wish | None:
-            if number in self._axes.members[axis]:
-                indices = self._axes.list_indices(number, axis)
+            if number in self.axes.members[axis]:
+                indices = self.axes.list_indices(number, axis)
                 ranked = sorted(indices, key=lambda i: (not i.parallel, not i.spans, -i.extent))
                 return tuple((index.position, self._sites) for index in ranked)
             if not cuts_states:
                 return None
-            ranked = sorted(self._axes.nodes[number], key=lambda i: (not i.parallel, -i.extent, i.position))
+            ranked = sorted(self.axes.nodes[number], key=lambda i: (not i.parallel, -i.extent, i.position))
             return tuple((index.position, self._sites) for index in ranked)
 
         return self._choose(rank)
 
     def _build_sequence(self, gather: bool) -> Chosen | str:
-        axis = self._tokens
+        axis = self.tokens
         if axis is None:
             return "most operators share no dimension that the weights lack"
         if max((index.extent for index in self._list_along(axis)), default=1) < 2:
@@ -160,15 +160,15 @@ class _Builder:
         return self._choose(lambda number: self._rank_along(number, axis, self._sites, gather))
 
     def _build_megatron(self, replicated: bool) -> Chosen | str:
-        pairs = self._pairs
+        pairs = self.pairs
         if not pairs:
             return "no two products with weights share a dimension that can be cut"
-        tokens = self._tokens
+        tokens = self.tokens
 
         def rank(number: int) -> Wish | None:
             if number in pairs:
                 axis, cap = pairs[number]
-                indices = sorted(self._axes.list_indices(number, axis), key=lambda index: not index.parallel)
+                indices = sorted(self.axes.list_indices(number, axis), key=lambda index: not index.parallel)
                 first = [(index.position, cap) for index in indices]
                 token_cuts = self._rank_along(number, tokens, self._sites, gather=True)
                 return (*first, *(wish for wish in token_cuts if wish[0] not in {position for position, _ in first}))
@@ -182,30 +182,30 @@ class _Builder:
 
     def _name_axis(self, axis: int) -> str:
         """The name of its first index."""
-        first = self._axes.members[axis][0]
-        position = next(self._axes.list_indices(first, axis)).position
+        first = self.axes.members[axis][0]
+        position = next(self.axes.list_indices(first, axis)).position
         return self._graph.nodes[first].operator.indices[position].name
 
     def _list_along(self, axis: int) -> list[CutIndex]:
-        return [index for node in self._axes.members[axis] for index in self._axes.list_indices(node, axis)]
+        return [index for node in self.axes.members[axis] for index in self.axes.list_indices(node, axis)]
 
     @cached_property
-    def _tokens(self) -> int | None:
+    def tokens(self) -> int | None:
         """The axis that most operators can be cut along in parallel; one whose positions are mixed goes first."""
-        axes = self._axes
+        axes = self.axes
         mixed = axes.find_widest(axes.mixed - axes.weighted, self.forward)
         if self.forward is not None and mixed is None:
             return axes.find_widest(frozenset(range(axes.count)) - axes.weighted, self.forward)
         return axes.batch if mixed is None else mixed
 
     @cached_property
-    def _pairs(self) -> dict[int, tuple[int, int]]:
+    def pairs(self) -> dict[int, tuple[int, int]]:
         """For every node of a pair of products, or between them: the pair's axis, and the intervals along it.
 
         Along the axis of a pair, one product's weight is cut in parallel, and another's so that results are partial.
         A last product that has no second one counts, too, if its result leaves the graph or is reduced.
         """
-        axes, graph = self._axes, self._graph
+        axes, graph = self.axes, self._graph
         saved = set(graph.outputs)
         firsts: dict[int, int] = {}
         seconds: set[int] = set()
@@ -238,9 +238,9 @@ class _Builder:
     def _find_common_count(self, axis: int) -> tuple[int, str]:
         """The most intervals that every operator along the axis has in some candidate; and one that has no more."""
         common: frozenset[int] | None = None
-        for number in self._axes.members[axis]:
-            indices = [index for index in self._axes.list_indices(number, axis) if index.parallel]
-            indices = indices or list(self._axes.list_indices(number, axis))
+        for number in self.axes.members[axis]:
+            indices = [index for index in self.axes.list_indices(number, axis) if index.parallel]
+            indices = indices or list(self.axes.list_indices(number, axis))
             counts = self._list_counts(number, indices[0].position)
             before = max(common) if common else self._sites + 1
             common = counts if common is None else common & counts
@@ -269,12 +269,12 @@ class _Builder:
             if index.parallel and index.axis == axis:
                 tier = 0 if index.spans else 1 if gather else 4
             elif index.parallel:
-                tier = 3 if index.axis in self._axes.weighted else 2
+                tier = 3 if index.axis in self.axes.weighted else 2
             else:
                 tier = 5
             return tier, -index.extent, index.position
 
-        ranked = sorted(self._axes.nodes[number], key=rank)
+        ranked = sorted(self.axes.nodes[number], key=rank)
         return tuple((index.position, cap if index.axis == axis else self._sites) for index in ranked)
 
     def _choose(self, rank: Callable[[int], Wish | None]) -> Chosen:

@@ -1,13 +1,16 @@
 """Whether any plan that is drawn or well known is predicted faster than the one that the compiler chooses.
 
-    python -m tests.bench.optimality [--draws 20] [--schedule naive|synthesized] [--case NAME]... [--machine NAME]...
-        [--sites P]... [--climb STEPS] [--growth] [--known] [--processes 2] [--file build/optimality.json] [--write]
+    python -m tests.bench.optimality [--draws 20] [--schedule naive|synthesized] [--case NAME | FILE]...
+        [--machine NAME]... [--sites P]... [--climb STEPS] [--climb-seconds S] [--shapes] [--growth] [--known]
+        [--processes 2] [--file build/optimality.json] [--write]
 
-A case is a workload on the first sites of a machine. Its draws come from the candidates of `--selector random` and, in
-turn, from all those that `fastest` chooses among. Well-known plans are those of `--baseline`. Models that decode have
-four layers here. With `--climb`, a random plan is also improved by so many random changes of single operators, of which
-those are kept that make it faster. `--growth` compares instead what is chosen for 1 to 8 sites: no preset may get
-slower with another site, and attention over 128K tokens must speed up nearly as the sites do.
+A case is a workload, or the model of a file, on the first sites of a machine. Its draws come from the candidates of
+`--selector random` and, in turn, from all those that `fastest` chooses among. Well-known plans are those of
+`--baseline`. Models that decode have four layers here. With `--climb`, a random plan is also improved by so many random
+changes of single operators, of which those are kept that make it faster, for so many seconds of the processor at most.
+With `--shapes`, plans of data x tensor x sequence x pipeline are compared, too, in all shapes that divide
+(`hand_made`), and each case has a row of its own. `--growth` compares instead what is chosen for 1 to 8 sites: no
+preset may get slower with another site, and attention over 128K tokens must speed up nearly as the sites do.
 
 Plans that must take longer than the chosen one, whatever their placement and exchanges (`plan_bounds`), are counted and
 not built.
@@ -77,7 +80,8 @@ class Case:
 class Result:
     """Predicted ms. A draw is None if it was not built, since it must be slower than the chosen plan (`slower` counts
     these), since it does not fit, or since its sites cannot talk. So are well-known plans; `slower_baselines` has the
-    names of those that must be slower. `climbed` is what hill climbing of `steps` steps reached."""
+    names of those that must be slower. `climbed` is what hill climbing of `steps` steps reached, of which `climbs` were
+    made in time. `shapes` has what plans of shapes by hand take; None before they are compared."""
 
     chosen_ms: float = math.inf
     contender: str = ""
@@ -88,6 +92,8 @@ class Result:
     seconds: float = 0.0
     climbed: float = math.inf
     steps: int = 0
+    climbs: int = 0
+    shapes: dict[str, float | None] | None = None
 
     @property
     def fastest_draw(self) -> float:
@@ -98,15 +104,36 @@ class Result:
         built = [(ms, name) for name, ms in self.baselines.items() if ms is not None]
         return min(built, default=(math.inf, "no well-known plan"))
 
+    @property
+    def fastest_shape(self) -> tuple[float, str]:
+        built = [(ms, name) for name, ms in (self.shapes or {}).items() if ms is not None]
+        return min(built, default=(math.inf, "no shape"))
 
-def compare(case: Case, known: Result | None, draws: int, steps: int = 0) -> Result:
+
+@dataclass(frozen=True, slots=True)
+class Effort:
+    """What is compared with each chosen plan."""
+
+    draws: int
+    steps: int = 0
+    climb_seconds: float = math.inf
+    shapes: bool = False
+
+    def lacks(self, known: Result | None) -> bool:
+        """Whether something is missing in what is known."""
+        if known is None or len(known.draws) < self.draws or known.steps < self.steps:
+            return True
+        return self.shapes and known.shapes is None
+
+
+def compare(case: Case, known: Result | None, effort: Effort) -> Result:
     """What is chosen, and the plans beside it. Takes from `known` what it has, and draws as many as are missing."""
     from einc.logical.problem import build_problem
     from einc.search.baselines import build_baselines
 
     start = time.monotonic()
     result = known or _choose(case)
-    if draws > len(result.draws) or steps > result.steps:
+    if effort.lacks(result):
         compiled = _compile(case, schedule="naive", selector="random")  # the graph is the same, and this is quick
         builder = _Builder(case, compiled.graph, compiled.target.machine, result.chosen_ms)
         problem = build_problem(compiled.graph, case.sites, flexible=True)
@@ -117,24 +144,30 @@ def compare(case: Case, known: Result | None, draws: int, steps: int = 0) -> Res
                     result.baselines[baseline.name] = ms
                     result.slower_baselines += [baseline.name] * builder.was_slower
         strict = build_problem(compiled.graph, case.sites)
-        for seed in range(len(result.draws), draws):
+        for seed in range(len(result.draws), effort.draws):
             offered = problem if seed % 2 else strict
             generator = random.Random(seed)  # as `--selector random --seed` draws
             ms = builder.build(offered, [int(generator.random() * len(one)) for one in offered.candidates])
             result.draws.append(ms)
             result.slower += builder.was_slower
-        if steps > result.steps:
-            result.climbed, result.steps = climb(builder, problem, steps), steps
+        if effort.shapes and result.shapes is None:
+            result.shapes = builder.time_shapes(problem)
+        if effort.steps > result.steps:
+            result.climbed, result.climbs = climb(builder, problem, effort.steps, effort.climb_seconds)
+            result.steps = effort.steps
     result.seconds += time.monotonic() - start
     return result
 
 
-def climb(builder: _Builder, problem: Any, steps: int, seed: int = 0) -> float:
-    """The predicted ms of a random plan after so many random changes of single operators, those that are kept."""
-    generator = random.Random(seed)
+def climb(builder: _Builder, problem: Any, steps: int, seconds: float, seed: int = 0) -> tuple[float, int]:
+    """The predicted ms of a random plan after so many random changes of single operators, those that are kept; and how
+    many were tried in so many seconds of the processor."""
+    generator, deadline = random.Random(seed), time.process_time() + seconds
     plan = [generator.randrange(len(options)) for options in problem.candidates]
     fastest = math.inf
-    for _ in range(1 + steps):  # the plan itself is first
+    for step in range(1 + steps):  # the plan itself is first
+        if time.process_time() >= deadline:
+            return fastest, step
         changed = list(plan)
         if fastest < math.inf:
             node = generator.randrange(len(plan))
@@ -142,7 +175,7 @@ def climb(builder: _Builder, problem: Any, steps: int, seed: int = 0) -> float:
         ms = builder.build(problem, changed, limit=fastest)
         if ms is not None and ms < fastest:
             plan, fastest = changed, ms
-    return fastest
+    return fastest, steps
 
 
 def _compile(case: Case, **how: str) -> Any:
@@ -151,13 +184,14 @@ def _compile(case: Case, **how: str) -> Any:
 
     model = case.workload if case.workload in CHAINS else "llama_block"
     model = "llama_decode" if case.workload in DECODES else model
+    file = Path(case.workload) if case.workload.endswith(".ein") else MODELS / f"{model}.ein"
     options = CompileOptions(
         machine=case.machine,
         devices=case.sites,
         definitions=DECODES.get(case.workload, ()),
         preset=case.workload if case.workload in BLOCKS else None,
     )
-    return compile_model((MODELS / f"{model}.ein").read_text(encoding="utf-8"), f"{model}.ein", replace(options, **how))
+    return compile_model(file.read_text(encoding="utf-8"), file.name, replace(options, **how))
 
 
 def _choose(case: Case) -> Result:
@@ -209,6 +243,17 @@ class _Builder:
         except (CapacityError, MachineError):
             return None
 
+    def time_shapes(self, problem: Any) -> dict[str, float | None]:
+        """The predicted ms of plans of data x tensor x sequence x pipeline; None where one does not fit or must be
+        slower than the chosen plan."""
+        from tests.bench.hand_made import list_undivided, time_pipelines
+
+        times = {
+            name: self.build(problem, chosen) for name, chosen in list_undivided(self._graph, problem, self._sites)
+        }
+        naive = self._synthesizing is None
+        return times | dict(time_pipelines(self._graph, self._machine, self._sites, naive=naive))
+
 
 def list_cases(options: argparse.Namespace) -> list[Case]:
     """The cases that the options ask for."""
@@ -231,10 +276,10 @@ def list_faults(results: dict[Case, Result], growth: bool) -> Iterator[str]:
             seed = own.draws.index(own.fastest_draw)
             yield f"{case}: {own.chosen_ms:.4f} ms, and draw {seed} takes {own.fastest_draw:.4f}"
         if own.climbed < limit:
-            yield f"{case}: {own.chosen_ms:.4f} ms, and hill climbing of {own.steps} steps takes {own.climbed:.4f}"
-        known_ms, name = own.fastest_baseline
-        if known_ms < limit:
-            yield f"{case}: {own.chosen_ms:.4f} ms, and {name} takes {known_ms:.4f}"
+            yield f"{case}: {own.chosen_ms:.4f} ms, and hill climbing of {own.climbs} steps takes {own.climbed:.4f}"
+        for known_ms, name in (own.fastest_baseline, own.fastest_shape):
+            if known_ms < limit:
+                yield f"{case}: {own.chosen_ms:.4f} ms, and {name} takes {known_ms:.4f}"
         figure = FIGURES.get((case.workload, case.machine, case.sites))
         if figure is not None and case.schedule == "naive" and own.chosen_ms > figure + 0.0005:
             yield f"{case}: {own.chosen_ms:.4f} ms, and it should be at most {figure:.3f}"
@@ -267,6 +312,28 @@ def tabulate(results: dict[Case, Result]) -> str:
         cells.append(_ratio(min(own.fastest_draw / own.chosen_ms for own in group)))
         cells += [sum(len(own.baselines) for own in group), sum(len(own.slower_baselines) for own in group)]
         cells.append(_ratio(min(own.fastest_baseline[0] / own.chosen_ms for own in group)))
+        rows.append("| " + " | ".join(map(str, cells)) + " |")
+    return "\n".join(rows)
+
+
+def tabulate_cases(results: dict[Case, Result]) -> str:
+    """For every case: the fastest of the plans that were drawn, well known, made by hand in shapes, and climbed to,
+    relative to what was chosen."""
+    rows = [
+        "| workload | sites of | exchanges | chosen, ms | drawn | fastest | well-known | fastest "
+        "| shapes | fastest | climbed, steps | reached |",
+        "| --- | --- | --- " + "| ---: " * 9 + "|",
+    ]
+    for case, own in results.items():
+        name = Path(case.workload).stem if case.workload.endswith(".ein") else TITLES.get(case.workload, case.workload)
+        cells: list[object] = [name, f"{case.machine}, {case.sites}", case.schedule, _milliseconds(own.chosen_ms)]
+        for count, ms in (
+            (len(own.draws), own.fastest_draw),
+            (len(own.baselines), own.fastest_baseline[0]),
+            (len(own.shapes or {}), own.fastest_shape[0]),
+            (own.climbs, own.climbed),
+        ):
+            cells += [count, _ratio(ms / own.chosen_ms)]
         rows.append("| " + " | ".join(map(str, cells)) + " |")
     return "\n".join(rows)
 
@@ -318,21 +385,19 @@ class Memory:
         draft.replace(self._file)
 
 
-def run(cases: Sequence[Case], memory: Memory, draws: int, processes: int, steps: int = 0) -> None:
+def run(cases: Sequence[Case], memory: Memory, effort: Effort, processes: int) -> None:
     """Computes what is missing, and says what was found of each case."""
     known = memory.results
-    missing = [
-        case for case in cases if case not in known or len(known[case].draws) < draws or known[case].steps < steps
-    ]
+    missing = [case for case in cases if effort.lacks(known.get(case))]
     start = time.monotonic()
     print(f"{len(cases)} cases, {len(missing)} to compute", flush=True)
     with ProcessPoolExecutor(processes, mp_context=get_context("spawn"), initializer=_calm) as pool:
-        pending = {pool.submit(compare, case, known.get(case), draws, steps): case for case in missing}
+        pending = {pool.submit(compare, case, known.get(case), effort): case for case in missing}
         try:
             for number, done in enumerate(as_completed(pending)):
                 case, own = pending[done], done.result()
                 memory.keep(case, own)
-                known_ms, name = own.fastest_baseline
+                known_ms, name = min(own.fastest_baseline, own.fastest_shape)
                 print(
                     f"{time.monotonic() - start:6.0f} s [{number + 1}/{len(missing)}] {case}: {own.chosen_ms:.4f} ms "
                     f"({own.contender}); drawn {own.fastest_draw / own.chosen_ms:.3f} "
@@ -365,10 +430,12 @@ def main(arguments: list[str] | None = None) -> int:
     parser = argparse.ArgumentParser(prog="python -m tests.bench.optimality", description=__doc__.splitlines()[0])
     parser.add_argument("--draws", type=int, help="plans drawn for each case (20; none with --growth)")
     parser.add_argument("--schedule", default="naive", choices=("naive", "synthesized"))
-    parser.add_argument("--case", action="append", choices=(*BLOCKS, *CHAINS, *DECODES), help="all by default")
+    parser.add_argument("--case", action="append", help=f"{', '.join((*BLOCKS, *CHAINS, *DECODES))} (all), or a file")
     parser.add_argument("--machine", action="append")
     parser.add_argument("--sites", type=int, action="append")
     parser.add_argument("--climb", type=int, default=0, help="steps of hill climbing from a random plan")
+    parser.add_argument("--climb-seconds", type=float, default=60, help="of the processor, for each case (60)")
+    parser.add_argument("--shapes", action="store_true", help="compare plans of all shapes that a person makes, too")
     parser.add_argument("--growth", action="store_true", help="compare what is chosen for 1 to 8 sites")
     parser.add_argument("--known", action="store_true", help="compute nothing, and show what is known of all cases")
     parser.add_argument("--processes", type=int, default=len(os.sched_getaffinity(0)))
@@ -381,13 +448,16 @@ def main(arguments: list[str] | None = None) -> int:
         both = [replace(case, schedule=schedule) for schedule in schedules for case in cases]
         cases = [case for case in both if case in memory.results]
     else:
-        run(cases, memory, options.draws or (0 if options.growth else 20), options.processes, options.climb)
+        draws = (0 if options.growth else 20) if options.draws is None else options.draws
+        effort = Effort(draws, options.climb, options.climb_seconds, options.shapes)
+        run(cases, memory, effort, options.processes)
     found = {case: memory.results[case] for case in cases}
-    table = tabulate_growth(found) if options.growth else tabulate(found)
+    name = "growth" if options.growth else "many" if options.shapes else "optimality"
+    table = {"growth": tabulate_growth, "many": tabulate_cases, "optimality": tabulate}[name](found)
     faults = list(list_faults(found, options.growth))
     print(f"\n{table}\n\n" + ("\n".join(faults) or "nothing is faster than what was chosen"))
     if options.write:
-        write_section("growth" if options.growth else "optimality", table)
+        write_section(name, table)
     return int(bool(faults))
 
 
