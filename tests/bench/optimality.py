@@ -442,6 +442,8 @@ def main(arguments: list[str] | None = None) -> int:
     parser.add_argument("--file", type=Path, default=FILE)
     parser.add_argument("--write", action="store_true", help="write the tables into docs/optimality.md")
     options = parser.parse_args(arguments)
+    if options.shapes and options.write:
+        parser.error("--shapes prints its table: the page has that of single runs")
     cases, memory = list_cases(options), Memory(options.file)
     if options.known:
         schedules = ("naive", "synthesized")
@@ -452,12 +454,12 @@ def main(arguments: list[str] | None = None) -> int:
         effort = Effort(draws, options.climb, options.climb_seconds, options.shapes)
         run(cases, memory, effort, options.processes)
     found = {case: memory.results[case] for case in cases}
-    name = "growth" if options.growth else "many" if options.shapes else "optimality"
-    table = {"growth": tabulate_growth, "many": tabulate_cases, "optimality": tabulate}[name](found)
+    show = tabulate_growth if options.growth else tabulate_cases if options.shapes else tabulate
+    table = show(found)
     faults = list(list_faults(found, options.growth))
     print(f"\n{table}\n\n" + ("\n".join(faults) or "nothing is faster than what was chosen"))
     if options.write:
-        write_section(name, table)
+        write_section("growth" if options.growth else "optimality", table)
     return int(bool(faults))
 
 
