@@ -1,7 +1,7 @@
 """Recurrences of transformers' models, exported as one operator each instead of all their steps or chunks.
 
 Models write selective scans and delta rules as loops over the tokens, or over chunks of them. While a module is
-exported, functions with the same arguments take their places and call `einc::recurrence`, which
+exported, functions and methods with the same arguments take their places and call `einc::recurrence`, which
 `aten/recurrences.py` knows. All of them are one form, for each head, with keys k and queries q [d], values v [e]:
 
     state[d, e] = decay[d] * state before[d, e] + k[d] * w[e]
@@ -92,11 +92,68 @@ def _follow_delta_rule(
     return _recur(query * query.shape[-1] ** -0.5, key, value, decay, beta).to(result_type), None
 
 
+def _scan_gated(
+    self: Any, hidden_states: Any, recurrent_gate: Any, reset: Any, recurrent_states: Any, **_: Any
+) -> tuple[Any, None]:
+    """The scan of RG-LRU of hidden states [batch, tokens, channels]: each channel is a head."""
+    import torch
+
+    decay = (recurrent_gate * ~reset).float()[..., None]
+    unit = torch.ones_like(decay[:, :, :1])
+    return _recur(unit, unit, hidden_states.float()[..., None], decay)[..., 0].to(hidden_states.dtype), None
+
+
+def _attend_lightning(self: Any, hidden_states: Any, position_embeddings: Any, attention_mask: Any, **_: Any) -> Any:
+    """MiniMax's lightning attention, whose heads decay at rates of their own."""
+    from torch.nn.functional import sigmoid
+
+    batch, tokens = hidden_states.shape[:2]
+    hide = vars(sys.modules[type(self).__module__])["apply_mask_to_padding_states"]
+    joined = hide(self.act_fn(self.qkv_proj(hidden_states)), attention_mask)
+    joined = joined.reshape(batch, tokens, self.num_attention_heads, -1)
+    query, key, value = (part.float() for part in joined.split(self.head_dim, 3))
+    decay = (-self.slope_rate.float()).exp().reshape(1, 1, -1, 1).expand(batch, tokens, -1, 1)
+    result = _recur(query, key, value, decay).reshape(batch, tokens, -1).to(hidden_states.dtype)
+    return self.out_proj(sigmoid(self.output_gate(hidden_states)) * self.norm(result)), None
+
+
+def _remember_matrices(
+    self: Any, query: Any, key: Any, value: Any, igate: Any, fgate: Any, c_initial: Any = None, **_: Any
+) -> tuple[Any, None]:
+    """xLSTM's memory of queries, keys and values [batch, heads, tokens, d] and gates [batch, heads, tokens].
+
+    Gates are capped (`gate_soft_cap`), so that their exponentials are floats; what the classes divide by the largest
+    one so far, `eps` alone is multiplied with here.
+    """
+    import torch
+    from torch.nn.functional import logsigmoid
+
+    result_type, width = query.dtype, query.shape[-1]
+    forgotten = logsigmoid(fgate.float()).cumsum(-1)
+    largest = forgotten + (igate.float() - forgotten).cummax(-1).values.clamp(min=0)
+    query, key, value = (part.float().transpose(1, 2) for part in (query, key, value))
+    scaled, written, kept = (
+        part.transpose(1, 2)[..., None] for part in (largest.exp(), igate.float().exp(), fgate.float().sigmoid())
+    )
+    query, key = query * width**-0.5, key * written
+    total = _recur(query, key, torch.ones_like(value[..., :1]), kept)
+    memory = _recur(query, key, value, kept) / (total.abs().clamp(min=1) + self.config.eps * scaled)
+    return memory.transpose(1, 2).to(result_type), None
+
+
 _REPLACEMENTS: dict[str, Callable[..., Any]] = {
     "mamba_selective_scan": _scan_channels, "mamba2_chunk_scan": _scan_heads,
     "torch_chunk_gated_delta_rule": _follow_delta_rule, "chunk_kimi_delta_attention": _follow_delta_rule,
 }  # fmt: skip
-_WITH_STATES = ("initial_state", "initial_states", "return_last_state", "return_final_states", "output_final_state")
+_METHODS: dict[str, tuple[str, Callable[..., Any]]] = {
+    "MiniMaxLightningAttention": ("forward", _attend_lightning), "RecurrentGemmaRglru": ("_rnn_scan", _scan_gated),
+    "xLSTMBackend": ("forward", _remember_matrices),
+}  # fmt: skip
+"""Of classes by their names: a method, and what takes its place."""
+_WITH_STATES = (
+    "initial_state", "initial_states", "return_last_state", "return_final_states", "output_final_state",
+    "recurrent_states", "c_initial", "past_key_values",
+)  # fmt: skip
 """Arguments for what a sequence starts from, or ends with, which the operator does not have."""
 
 
@@ -117,12 +174,18 @@ def keep_recurrences(module: Any) -> Iterator[None]:
     for name in sorted(name for name in files if name.startswith("transformers.models.")):
         variables = vars(sys.modules[name])
         changed += [(variables, key, variables[key]) for key in _REPLACEMENTS if key in variables]
-    if changed:
+    classes = {type(part) for part in module.modules() if type(part).__name__ in _METHODS}
+    methods = [(each, name, getattr(each, name)) for each in classes for name in _METHODS[each.__name__][:1]]
+    if changed or methods:
         _declare()
     try:
         for variables, key, function in changed:
             variables[key] = _replace(function, _REPLACEMENTS[key])
+        for each, name, method in methods:
+            setattr(each, name, _replace(method, _METHODS[each.__name__][1]))
         yield
     finally:
         for variables, key, function in changed:
             variables[key] = function
+        for each, name, method in methods:
+            setattr(each, name, method)

@@ -4,11 +4,13 @@ from __future__ import annotations
 
 from typing import Any
 
+import numpy as np
+
 from einc.importers.arrays import reducing
 from einc.importers.arrays.element_types import ElementType
-from einc.importers.arrays.elementwise import apply, cast
+from einc.importers.arrays.elementwise import apply, cast, where
 from einc.importers.arrays.extents import multiply_extents
-from einc.importers.arrays.moving import reshape
+from einc.importers.arrays.moving import arrange, expand, reshape
 from einc.importers.arrays.values import Array, UnsupportedError, normalize_axis
 from einc.importers.pytorch.aten.elementwise import combine
 from einc.importers.pytorch.aten.table import Call, Function, aten
@@ -162,6 +164,24 @@ def convert_cumsum(call: Call, self_: Array, dim: int, dtype: ElementType | None
 @aten("cumprod")
 def convert_cumprod(call: Call, self_: Array, dim: int, dtype: ElementType | None = None) -> Array:
     return _accumulate(call, self_, "prod", dim)
+
+
+def _make_running_extremes(name: str, operation: str, covers: str) -> Function:
+    @aten(name)
+    def convert(call: Call, self_: Array, dim: int) -> tuple[Array, Array]:
+        program = call.program
+        if self_.rank == 0:
+            return self_, program.constant(np.int64(0))
+        axis = normalize_axis(dim, self_.rank)
+        running = reducing.accumulate(program, self_, operation, dim, hint=call.hint)
+        places = reshape(program, arrange(program, 0, self_.shape[axis]), [-1, *[1] * (self_.rank - 1 - axis)])
+        reached = where(program, apply(program, covers, self_, running), expand(program, places, self_.shape), 0)
+        return running, reducing.accumulate(program, reached, "max", dim, hint=call.hint)
+
+    return convert
+
+
+_RUNNING_EXTREMES = _make_running_extremes("cummax", "max", "ge"), _make_running_extremes("cummin", "min", "le")
 
 
 def _accumulate(call: Call, array: Array, operation: str, dim: int) -> Array:
