@@ -178,7 +178,7 @@ def _read_step(program: ArrayProgram, value: Array, reading: _Reading) -> Array 
             return scores
     for scores, bias in pairs(program.find_origin(value, "add") or (None, None)):
         if isinstance(scores, Array) and isinstance(bias, Array) and bias.numbers is not None and scores.known is None:
-            return scores if _read_bias(bias.numbers, scores, reading) else None
+            return scores if not bias.type.is_bool and _read_bias(bias.numbers, scores, reading) else None
     chosen = program.find_origin(value, "where")
     if chosen is not None:
         return _read_choice(chosen, reading)
@@ -215,7 +215,7 @@ def _read_choice(chosen: tuple[Any, ...], reading: _Reading) -> Array | None:
 
 def _read_bias(numbers: Elements, scores: Array, reading: _Reading) -> bool:
     """Notes a bias that hides pairs, or one that is a multiple of the key's position for each head."""
-    if reading.softcap or not np.issubdtype(numbers.dtype, np.number):
+    if reading.softcap:
         return False
     bias = numbers.astype(np.float64)
     with np.errstate(over="ignore"):

@@ -111,7 +111,7 @@ def _widen(program: ArrayProgram, value: Any, lead: Shape, hint: str) -> Array |
     if origin.operation == "cast":
         return cast(program, parts[0], value.type, hint)
     if origin.operation == "rms_norm":
-        return rms_norm(program, parts[0], origin.arguments[1], origin.arguments[2], hint)
+        return rms_norm(program, parts[0], *_list_vectors(origin.arguments), hint)
     return apply(program, origin.operation, *parts, hint=hint)
 
 
@@ -150,7 +150,7 @@ def turn_before_norm(program: ArrayProgram, array: Array, arguments: tuple[Any, 
     norm = program.find_origin(source, "rms_norm")
     if norm is None or array.rank != 4 or order[-1] % array.rank != array.rank - 1:
         return None
-    return rms_norm(program, transpose(program, norm[0], order, array.name), norm[1], norm[2], array.name)
+    return rms_norm(program, transpose(program, norm[0], order, array.name), *_list_vectors(norm), array.name)
 
 
 def merge_casts(program: ArrayProgram, array: Array, arguments: tuple[Any, ...]) -> Array | None:
@@ -165,7 +165,7 @@ def merge_casts(program: ArrayProgram, array: Array, arguments: tuple[Any, ...])
         gain = norm[1]
         if gain is None or _is_wider(source, array):
             narrow = cast(program, gain, array.type) if isinstance(gain, Array) else None
-            return rms_norm(program, wide[0], narrow, norm[2], array.name)
+            return rms_norm(program, wide[0], narrow, *_list_vectors(norm)[1:], array.name)
     weights = program.find_origin(source, "softmax")
     if weights is not None and (wide := program.find_origin(weights[0], "cast")) and wide[0].type is array.type:
         return softmax(program, wide[0], weights[1], array.name)
@@ -186,7 +186,7 @@ def find_rms_norm(program: ArrayProgram, array: Array, arguments: tuple[Any, ...
         eps = find_scaled(program, inside[0], "add") if inside is not None else None
         if eps is None or not isinstance(x, Array) or not _is_mean_square(program, eps[0], x):
             continue
-        return rms_norm(program, x, None, eps[1], array.name)
+        return rms_norm(program, x, None, eps[1], hint=array.name)
     return None
 
 
@@ -196,7 +196,7 @@ def find_divided_norm(program: ArrayProgram, array: Array, arguments: tuple[Any,
     eps = find_scaled(program, inside[0], "add") if inside is not None else None
     if eps is None or not isinstance(x, Array) or not _is_mean_square(program, eps[0], x):
         return None
-    return rms_norm(program, x, None, eps[1], array.name)
+    return rms_norm(program, x, None, eps[1], hint=array.name)
 
 
 def _is_mean_square(program: ArrayProgram, value: Any, x: Array) -> bool:
@@ -212,13 +212,14 @@ def _is_mean_square(program: ArrayProgram, value: Any, x: Array) -> bool:
 
 
 def scale_norm(program: ArrayProgram, array: Array, arguments: tuple[Any, ...]) -> Array | None:
-    """A norm without a gain, times a gain of its last axis."""
+    """A norm without a gain, times a gain of its last axis, of which a number may have been subtracted."""
     for gain, norm in pairs(arguments):
         operands = program.find_origin(norm, "rms_norm")
         if operands is None or operands[1] is not None or not isinstance(gain, Array) or gain.type is not norm.type:
             continue
         if gain.rank == 1 and gain.shape[0] == norm.shape[-1] and gain.known is None:
-            return rms_norm(program, operands[0], gain, operands[2], array.name)
+            gain, offset = find_scaled(program, gain, "add") or (gain, 0.0)
+            return rms_norm(program, operands[0], gain, operands[2], offset, hint=array.name)
     return None
 
 
@@ -234,6 +235,12 @@ def scale_layer_norm(program: ArrayProgram, array: Array, arguments: tuple[Any, 
     if mean is None or mean[1] != "mean" or mean[0].name != x.name or list(mean[2]) not in ([-1], [x.rank - 1]):
         return None
     return layer_norm(program, x, None, None, operands[2], array.name)
+
+
+def _list_vectors(norm: tuple[Any, ...]) -> tuple[Array | None, float, float]:
+    """The gain of a norm, its eps, and the offset of the gain."""
+    gain, eps, *offset = norm[1:]
+    return gain, eps, float(offset[0]) if offset else 0.0
 
 
 # ---- activations ----

@@ -257,6 +257,10 @@ class ArrayProgram:
         self._outputs.append((saved, placed.name))
         return saved
 
+    def save_instead(self, names: Mapping[str, str]) -> None:
+        """Saves other arrays, which have the same elements, under the names of some."""
+        self._outputs = [(saved, names.get(name, name)) for saved, name in self._outputs]
+
     @property
     def output_names(self) -> list[str]:
         """The names of the arrays that are saved."""

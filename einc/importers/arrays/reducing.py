@@ -173,18 +173,21 @@ def layer_norm(
 
 
 @recorded
-def rms_norm(program: ArrayProgram, array: Array, gain: Array | None, eps: float, hint: str = "norm") -> Array:
-    """Rows along the last axis, divided by the root of their mean square, times a gain [n]."""
-    return _norm(program, "rmsnorm", array, [gain], eps, hint)
+def rms_norm(
+    program: ArrayProgram, array: Array, gain: Array | None, eps: float, offset: float = 0.0, hint: str = "norm"
+) -> Array:
+    """Rows along the last axis, divided by the root of their mean square, times the sum of a gain [n] and an offset."""
+    return _norm(program, "rmsnorm", array, [gain], eps, hint, f", offset={offset!r}" if offset else "")
 
 
 def _norm(
-    program: ArrayProgram, kind: str, array: Array, vectors: Sequence[Array | None], eps: float, hint: str
-) -> Array:
+    program: ArrayProgram, kind: str, array: Array, vectors: Sequence[Array | None], eps: float, hint: str,
+    further: str = "",
+) -> Array:  # fmt: skip
     placed = program.place(array)
     operands = [placed, *(vector for vector in vectors if vector is not None)]
     listed = ", ".join(f"{{{number}}}" for number in range(len(operands)))
-    return program.call(hint, f"{kind}({listed}, eps={eps!r})", operands, array.shape, array.type, placed.dims)
+    return program.call(hint, f"{kind}({listed}, eps={eps!r}{further})", operands, array.shape, array.type, placed.dims)
 
 
 def group_norm(

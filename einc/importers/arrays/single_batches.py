@@ -6,7 +6,7 @@ rows that are looked up) would be a copy in a plan.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection, Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field, replace
 from typing import Any
 
@@ -25,7 +25,7 @@ from einc.importers.arrays.views import Origin
 _SINGLE_BATCH = make_extent(1)
 _OF_ROWS: Mapping[str, tuple[Callable[..., Array], int]] = {
     "cast": (cast, 1), "layer_norm": (layer_norm, 3), "matmul": (matmul, 1), "multiply_rows": (multiply_rows, 1),
-    "rms_norm": (rms_norm, 2), "rotate": (rotate, 1),
+    "rms_norm": (rms_norm, 3), "rotate": (rotate, 1),
 }  # fmt: skip
 """Operations on the last dimensions of their first operand, and how many arguments follow: vectors and matrices."""
 
@@ -34,8 +34,9 @@ def drop_single_batches(program: ArrayProgram) -> None:
     """Computes arrays [1, ...] without their first dimension where what they are computed of is known without it."""
     program.prune()
     lift, program.lift = program.lift, None  # which would see the batch of the module again
-    narrowing = _Narrowing(program, frozenset(program.output_names))
+    narrowing = _Narrowing(program)
     program.statements = [part for statement in program.statements for part in narrowing.add(statement)]
+    program.save_instead({name: array.name for name, array in narrowing.same.items()})
     program.lift = lift
 
 
@@ -45,7 +46,6 @@ class _Narrowing:
     others are, element for element."""
 
     program: ArrayProgram
-    outputs: Collection[str]
     narrow: dict[str, Array] = field(default_factory=dict)
     same: dict[str, Array] = field(default_factory=dict)
 
@@ -64,8 +64,7 @@ class _Narrowing:
                 self.narrow[result.name] = source
                 return [statement]
             if base is not None and (base.shape, base.dims) == (result.shape, result.dims):
-                if result.name not in self.outputs:
-                    self.same[result.name] = base
+                self.same[result.name] = base
                 return [statement]
         computed: list[Array] = []
 

@@ -184,7 +184,7 @@ def _rms_norm(node: OnnxNode) -> Results:
     axis, eps = normalize_axis(node.integer("axis", -1), x.rank), node.number("epsilon", 1e-5)
     gain = node.input(1)
     if axis == x.rank - 1 and gain.rank == 1 and gain.shape[0] == x.shape[-1]:
-        return rms_norm(program, x, gain, eps, node.hint)
+        return rms_norm(program, x, gain, eps, hint=node.hint)
     wide = cast(program, x, ElementType.F32) if node.integer("stash_type", 1) == 1 and x.type.bits < 32 else x
     mean = reduce(program, apply(program, "square", wide), "mean", range(axis, x.rank), True)
     scale = apply(program, "rsqrt", apply(program, "add", mean, eps))

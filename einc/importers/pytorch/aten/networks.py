@@ -74,7 +74,7 @@ def convert_rms_norm(
     flat, gain = (_flatten_last(call, array, count) for array in (input, weight))
     assert flat is not None
     smallest = _EPSILONS[input.type] if eps is None else eps
-    result = reducing.rms_norm(call.program, flat, gain, smallest, call.hint)
+    result = reducing.rms_norm(call.program, flat, gain, smallest, hint=call.hint)
     return reshape(call.program, result, input.shape, call.hint)
 
 
