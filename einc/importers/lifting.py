@@ -10,6 +10,7 @@ import math
 from collections.abc import Callable, Sequence
 from typing import Any
 
+from einc.importers.arrays.attention import rotate
 from einc.importers.arrays.elementwise import apply, cast
 from einc.importers.arrays.extents import Extent, make_extent, multiply_extents
 from einc.importers.arrays.moving import reshape, transpose
@@ -154,7 +155,7 @@ def turn_before_norm(program: ArrayProgram, array: Array, arguments: tuple[Any, 
 
 
 def merge_casts(program: ArrayProgram, array: Array, arguments: tuple[Any, ...]) -> Array | None:
-    """A cast back to the type from which it was widened; and a norm or a softmax computes in f32 by itself."""
+    """A cast back to the type from which it was widened; norms, rotations and softmax compute in f32 by themselves."""
     source: Array = arguments[0]
     inner = program.find_origin(source, "cast")
     if inner is not None and inner[0].type is array.type and _is_wider(source, array):
@@ -166,6 +167,9 @@ def merge_casts(program: ArrayProgram, array: Array, arguments: tuple[Any, ...])
         if gain is None or _is_wider(source, array):
             narrow = cast(program, gain, array.type) if isinstance(gain, Array) else None
             return rms_norm(program, wide[0], narrow, *_list_vectors(norm)[1:], array.name)
+    turned = program.find_origin(source, "rotate")
+    if turned is not None and (wide := program.find_origin(turned[0], "cast")) and wide[0].type is array.type:
+        return rotate(program, wide[0], turned[1], array.name)
     weights = program.find_origin(source, "softmax")
     if weights is not None and (wide := program.find_origin(weights[0], "cast")) and wide[0].type is array.type:
         return softmax(program, wide[0], weights[1], array.name)

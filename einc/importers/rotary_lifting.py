@@ -44,7 +44,11 @@ def _split_factors(program: ArrayProgram, value: Any) -> tuple[Array | None, Ele
 
 
 def _is_rotated(program: ArrayProgram, rotated: Array, x: Array) -> bool:
-    """Whether this is -x of the second half of the last axis, and then x of the first half."""
+    """Whether this is -x of the second half of the last axis, and then x of the first half; of what both were cast
+    from, too."""
+    casts = [program.find_origin(value, "cast") for value in (rotated, x)]
+    if casts[0] is not None and casts[1] is not None:
+        rotated, x = casts[0][0], casts[1][0]
     joined = program.find_origin(rotated, "concat")
     if joined is None or len(joined[0]) != 2 or joined[1] % rotated.rank != rotated.rank - 1:
         return False

@@ -25,8 +25,10 @@ def shape_of(program: ArrayProgram, array: Array) -> Array:
 
 
 @recorded
-def reshape(program: ArrayProgram, array: Array, shape: Extents, hint: str = "reshape") -> Array:
-    """The same elements in row-major order; one extent may be -1."""
+def reshape(
+    program: ArrayProgram, array: Array, shape: Extents, hint: str = "reshape", dims: Sequence[str] = ()
+) -> Array:
+    """The same elements in row-major order; one extent may be -1. `dims` are what its dimensions are called."""
     extents = [make_extent(extent) for extent in shape]
     unknown = [axis for axis, extent in enumerate(extents) if extent == make_extent(-1)]
     size = multiply_extents(array.shape)
@@ -40,7 +42,7 @@ def reshape(program: ArrayProgram, array: Array, shape: Extents, hint: str = "re
         return array
     if array.known is not None:
         return _keep_known(program, array, array.known.reshape([extent.value for extent in new_shape]))
-    dims = name_dimensions(new_shape)
+    dims = tuple(dims) or name_dimensions(new_shape)
     if not new_shape or not array.shape:
         return _read_first(program, array, new_shape, hint)
     items = ", ".join(f"{dim}={extent.text}" for dim, extent in zip(dims, new_shape, strict=True))

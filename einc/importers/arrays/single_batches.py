@@ -73,7 +73,7 @@ class _Narrowing:
             if narrowed is None or result.shape[0] != _SINGLE_BATCH:
                 return narrowed
             computed.append(narrowed)
-            return reshape(self.program, narrowed, result.shape, result.name)
+            return reshape(self.program, narrowed, result.shape, result.name, result.dims)
 
         added = self.program.rewrite(result, compute)
         if added and computed:
