@@ -112,6 +112,7 @@ MODULES: dict[str, tuple[nn.Module, tuple[Tensor, ...]]] = {
         Computation(lambda x: [
             x.var(1), x.std(), x.max(1)[0], x.argmax(0), x.cumsum(1), x.softmax(0), x.log_softmax(-1), x.logsumexp(1),
             torch.linalg.vector_norm(x, dim=0), x.sort(1)[0], x.topk(2, 0)[1], (x > 0).any(1), x.prod(), x.mean((0, 1)),
+            *x.cummax(1), *x.cummin(0),
         ]),
         (draw(4, 5),),
     ),
