@@ -145,7 +145,7 @@ _REPLACEMENTS: dict[str, Callable[..., Any]] = {
     "mamba_selective_scan": _scan_channels, "mamba2_chunk_scan": _scan_heads,
     "torch_chunk_gated_delta_rule": _follow_delta_rule, "chunk_kimi_delta_attention": _follow_delta_rule,
 }  # fmt: skip
-_METHODS: dict[str, tuple[str, Callable[..., Any]]] = {
+_REPLACED_METHODS: dict[str, tuple[str, Callable[..., Any]]] = {
     "MiniMaxLightningAttention": ("forward", _attend_lightning), "RecurrentGemmaRglru": ("_rnn_scan", _scan_gated),
     "xLSTMBackend": ("forward", _remember_matrices),
 }  # fmt: skip
@@ -174,15 +174,15 @@ def keep_recurrences(module: Any) -> Iterator[None]:
     for name in sorted(name for name in files if name.startswith("transformers.models.")):
         variables = vars(sys.modules[name])
         changed += [(variables, key, variables[key]) for key in _REPLACEMENTS if key in variables]
-    classes = {type(part) for part in module.modules() if type(part).__name__ in _METHODS}
-    methods = [(each, name, getattr(each, name)) for each in classes for name in _METHODS[each.__name__][:1]]
+    classes = {type(part) for part in module.modules() if type(part).__name__ in _REPLACED_METHODS}
+    methods = [(each, name, getattr(each, name)) for each in classes for name in _REPLACED_METHODS[each.__name__][:1]]
     if changed or methods:
         _declare()
     try:
         for variables, key, function in changed:
             variables[key] = _replace(function, _REPLACEMENTS[key])
         for each, name, method in methods:
-            setattr(each, name, _replace(method, _METHODS[each.__name__][1]))
+            setattr(each, name, _replace(method, _REPLACED_METHODS[each.__name__][1]))
         yield
     finally:
         for variables, key, function in changed:
