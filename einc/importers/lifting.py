@@ -16,11 +16,19 @@ from einc.importers.arrays.extents import Extent, make_extent, multiply_extents
 from einc.importers.arrays.moving import reshape, transpose
 from einc.importers.arrays.products import matmul, multiply_picked, multiply_rows
 from einc.importers.arrays.program import ArrayProgram
-from einc.importers.arrays.reducing import layer_norm, rms_norm, softmax
+from einc.importers.arrays.reducing import rms_norm, softmax
 from einc.importers.arrays.values import Array, Shape
 from einc.importers.arrays.views import Origin
 from einc.importers.attention_lifting import find_attention
 from einc.importers.causal_lifting import hide_choice, hide_sliced_weights, hide_sum, hide_weights
+from einc.importers.norm_lifting import (
+    find_divided_norm,
+    find_rms_norm,
+    list_vectors,
+    scale_layer_norm,
+    scale_norm,
+    turn_before_norm,
+)
 from einc.importers.origins import find_scaled, is_near, pairs
 from einc.importers.rotary_lifting import find_rotary
 
@@ -112,7 +120,7 @@ def _widen(program: ArrayProgram, value: Any, lead: Shape, hint: str) -> Array |
     if origin.operation == "cast":
         return cast(program, parts[0], value.type, hint)
     if origin.operation == "rms_norm":
-        return rms_norm(program, parts[0], *_list_vectors(origin.arguments), hint)
+        return rms_norm(program, parts[0], *list_vectors(origin.arguments), hint)
     return apply(program, origin.operation, *parts, hint=hint)
 
 
@@ -144,16 +152,6 @@ def merge_transposes(program: ArrayProgram, array: Array, arguments: tuple[Any, 
     return transpose(program, source, merged, array.name)
 
 
-def turn_before_norm(program: ArrayProgram, array: Array, arguments: tuple[Any, ...]) -> Array | None:
-    """Norms of heads [..., tokens, heads, d] that are turned afterwards are those of heads in front, which the product
-    before them can make."""
-    source, order = arguments[:2]
-    norm = program.find_origin(source, "rms_norm")
-    if norm is None or array.rank != 4 or order[-1] % array.rank != array.rank - 1:
-        return None
-    return rms_norm(program, transpose(program, norm[0], order, array.name), *_list_vectors(norm), array.name)
-
-
 def merge_casts(program: ArrayProgram, array: Array, arguments: tuple[Any, ...]) -> Array | None:
     """A cast back to the type from which it was widened; norms, rotations and softmax compute in f32 by themselves."""
     source: Array = arguments[0]
@@ -166,7 +164,7 @@ def merge_casts(program: ArrayProgram, array: Array, arguments: tuple[Any, ...])
         gain = norm[1]
         if gain is None or _is_wider(source, array):
             narrow = cast(program, gain, array.type) if isinstance(gain, Array) else None
-            return rms_norm(program, wide[0], narrow, *_list_vectors(norm)[1:], array.name)
+            return rms_norm(program, wide[0], narrow, *list_vectors(norm)[1:], array.name)
     turned = program.find_origin(source, "rotate")
     if turned is not None and (wide := program.find_origin(turned[0], "cast")) and wide[0].type is array.type:
         return rotate(program, wide[0], turned[1], array.name)
@@ -178,73 +176,6 @@ def merge_casts(program: ArrayProgram, array: Array, arguments: tuple[Any, ...])
 
 def _is_wider(wide: Array, narrow: Array) -> bool:
     return wide.type.is_float and narrow.type.is_float and wide.type.bits > narrow.type.bits
-
-
-# ---- norms ----
-
-
-def find_rms_norm(program: ArrayProgram, array: Array, arguments: tuple[Any, ...]) -> Array | None:
-    """x * rsqrt(mean(x * x) + eps), or x / sqrt(...), over the last axis."""
-    for x, factor in pairs(arguments):
-        inside = program.find_origin(factor, "rsqrt")
-        eps = find_scaled(program, inside[0], "add") if inside is not None else None
-        if eps is None or not isinstance(x, Array) or not _is_mean_square(program, eps[0], x):
-            continue
-        return rms_norm(program, x, None, eps[1], hint=array.name)
-    return None
-
-
-def find_divided_norm(program: ArrayProgram, array: Array, arguments: tuple[Any, ...]) -> Array | None:
-    x, divisor = arguments[:2]
-    inside = program.find_origin(divisor, "sqrt")
-    eps = find_scaled(program, inside[0], "add") if inside is not None else None
-    if eps is None or not isinstance(x, Array) or not _is_mean_square(program, eps[0], x):
-        return None
-    return rms_norm(program, x, None, eps[1], hint=array.name)
-
-
-def _is_mean_square(program: ArrayProgram, value: Any, x: Array) -> bool:
-    """Whether this is the mean of the squares of x over its last axis, which it keeps."""
-    kept = program.find_origin(value, "reshape")
-    mean = program.find_origin(kept[0] if kept is not None else value, "reduce")
-    if mean is None or mean[1] != "mean" or not mean[2] or list(mean[2]) not in ([-1], [x.rank - 1]):
-        return False
-    square = program.find_origin(mean[0], "square")
-    product = program.find_origin(mean[0], "mul")
-    operands = square[:1] if square is not None else product[:2] if product is not None else ()
-    return bool(operands) and all(isinstance(part, Array) and part.name == x.name for part in operands)
-
-
-def scale_norm(program: ArrayProgram, array: Array, arguments: tuple[Any, ...]) -> Array | None:
-    """A norm without a gain, times a gain of its last axis, of which a number may have been subtracted."""
-    for gain, norm in pairs(arguments):
-        operands = program.find_origin(norm, "rms_norm")
-        if operands is None or operands[1] is not None or not isinstance(gain, Array) or gain.type is not norm.type:
-            continue
-        if gain.rank == 1 and gain.shape[0] == norm.shape[-1] and gain.known is None:
-            gain, offset = find_scaled(program, gain, "add") or (gain, 0.0)
-            return rms_norm(program, operands[0], gain, operands[2], offset, hint=array.name)
-    return None
-
-
-def scale_layer_norm(program: ArrayProgram, array: Array, arguments: tuple[Any, ...]) -> Array | None:
-    """(x - mean(x)) * rsqrt(mean((x - mean(x))^2) + eps) is a layer norm, whose rows are centred first."""
-    operands = program.find_origin(array, "rms_norm")
-    centred = program.find_origin(operands[0], "sub") if operands is not None and operands[1] is None else None
-    if operands is None or centred is None or not isinstance(centred[1], Array):
-        return None
-    kept = program.find_origin(centred[1], "reshape")
-    mean = program.find_origin(kept[0] if kept is not None else centred[1], "reduce")
-    x: Array = centred[0]
-    if mean is None or mean[1] != "mean" or mean[0].name != x.name or list(mean[2]) not in ([-1], [x.rank - 1]):
-        return None
-    return layer_norm(program, x, None, None, operands[2], array.name)
-
-
-def _list_vectors(norm: tuple[Any, ...]) -> tuple[Array | None, float, float]:
-    """The gain of a norm, its eps, and the offset of the gain."""
-    gain, eps, *offset = norm[1:]
-    return gain, eps, float(offset[0]) if offset else 0.0
 
 
 # ---- activations ----
