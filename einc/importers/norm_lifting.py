@@ -1,4 +1,4 @@
-"""Finds norms again that were spelled out, with their gains, and computes those of heads in the order of their readers."""
+"""Finds norms again that were spelled out, with their gains, and turns those of heads before they are computed."""
 
 from __future__ import annotations
 
