@@ -159,8 +159,8 @@ def _is_beaten(name: str, times: dict[str, list[float]]) -> bool:
 
 
 def _compare(case: Case, results: dict[str, Path]) -> dict[str, str]:
-    """What is wrong with competitors whose results are not those of the first one: PyTorch compiled, held to AVX2,
-    gives NaN for some models. Raises SystemExit for another plan of einc, and where nobody agrees with the first."""
+    """What is wrong with competitors whose results are not those of the first one, as those of compiled PyTorch that is
+    held to AVX2. Raises SystemExit for another plan of einc, and where nobody agrees with the first."""
     names, problems = list(results), dict[str, str]()
     first = np.load(results[names[0]])
     for name in names[1:]:

@@ -21,8 +21,9 @@ LIMITS = {
     "x86-64-v4": ("AVX512_CORE", "avx512", "AVX512", "SkylakeX"),
     "x86-64-v4-bf16": ("AVX512_CORE_BF16", "avx512", "AVX512_E2", "Cooperlake"),
 }
-"""What oneDNN, PyTorch, MKL and OpenBLAS call a level that einc is held to; at higher ones nobody is held back. Nothing
-holds JAX to one: its products use instructions that `--xla_cpu_max_isa` forbids."""
+"""What oneDNN, PyTorch, MKL and OpenBLAS call a level that einc is held to; at higher ones nobody is held back."""
+UNHELD = {"jax": "JAX", "onnxruntime": "ONNX Runtime"}
+"""Nothing holds these to a level: products of JAX use instructions that `--xla_cpu_max_isa` forbids."""
 
 
 def main(competitor: str, plan: str, result: str, threads: str, repeats: str, folder: str = "") -> None:
@@ -32,8 +33,9 @@ def main(competitor: str, plan: str, result: str, threads: str, repeats: str, fo
     flags = ["--xla_force_host_platform_device_count=8"] if kind == "jax8" else []
     level = os.environ.get("EINC_PROCESSOR", "")
     if level in LIMITS:
-        if kind.startswith("jax"):
-            print(f"absent JAX cannot be held to {level}", flush=True)
+        unheld = next((name for start, name in UNHELD.items() if kind.startswith(start)), "")
+        if unheld:
+            print(f"absent {unheld} cannot be held to {level}", flush=True)
             return
         onednn, aten, mkl, openblas = LIMITS[level]
         os.environ |= {"ONEDNN_MAX_CPU_ISA": onednn, "ATEN_CPU_CAPABILITY": aten}
