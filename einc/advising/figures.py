@@ -22,8 +22,8 @@ from einc.graph.graph import count_resident_bytes
 from einc.options import CompileOptions
 from einc.plan_reading.limits import Limit, find_limit
 from einc.plan_reading.timing import read_plan_machine, time_plan
-from einc.predict.cores import list_run_tasks
 from einc.predict.ranges import name_rates
+from einc_runtime.plan.repetition import unfold_statements
 from einc_runtime.plan.schema import ITEMSIZE, Bundle
 from einc_runtime.plan.states import STATE
 from einc_runtime.remembered import RememberedFiles, find_user_folder
@@ -85,7 +85,7 @@ class FiguresCache:
             options = replace(options, pins=tuple(pin for pin in options.pins if pin.pattern in names))
             compiled = Compiled(compiled.source, options, phase)
         try:
-            figures = describe_figures(compiled.bundle)
+            figures = describe_figures(compiled.folded_bundle)
         except CapacityError as error:
             figures = Figures(problem=error.message)
         except UsageError as error:
@@ -97,13 +97,12 @@ class FiguresCache:
         return figures
 
 
-def describe_figures(bundle: Bundle) -> Figures:
-    """The figures of a plan on the machine of its sites."""
+def describe_figures(folded: Bundle) -> Figures:
+    """The figures of a plan, as its file says it, on the machine of its sites."""
+    bundle = unfold_statements(folded)
     machine = read_plan_machine(bundle)
     timing = time_plan(bundle, machine)
-    limit, part = (
-        find_limit(list_run_tasks(bundle, machine).costs, timing, machine) if machine.cores is None else (None, None)
-    )
+    limit, part = find_limit(timing, machine) if machine.cores is None else (None, None)
     links = () if timing.breakdown is None else timing.breakdown.links
     busiest = max(links, key=lambda link: link.full, default=None)
     return Figures(

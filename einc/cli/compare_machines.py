@@ -49,14 +49,14 @@ def compare_costs(
     from einc.compiler import Compiled
     from einc.report.machine_costs import add_ratios, describe_costs, describe_failure
 
-    rows = [describe_costs(compiled.bundle)]
+    rows = [describe_costs(compiled.folded_bundle)]
     for options in machine_options:
         name = str(options.machine)
         on_machine = Compiled(compiled.source, options, lambda stage, name=name: phase(f"{name}: {stage}"))  # type: ignore[misc]
         target = on_machine.target
         try:
             with keep_best_on_interrupt(on_machine.budget):
-                rows.append(describe_costs(on_machine.bundle))
+                rows.append(describe_costs(on_machine.folded_bundle))
         except (CapacityError, MachineError, UsageError) as error:  # it does not fit there, or a pin does not
             rows.append(describe_failure(target.machine.name, len(target.devices), error.message))
     return add_ratios(rows)

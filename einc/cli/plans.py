@@ -15,7 +15,7 @@ if TYPE_CHECKING:
 
 
 def load_plan(source: str, arguments: dict[str, Any], phase: Any) -> Bundle:
-    """The plan in a file, or of a model with the options of `einc compile` in `arguments`.
+    """The plan in a file, as this says it, or of a model with the options of `einc compile` in `arguments`.
 
     Raises UsageError for such options with a plan; `--ideal` alone has a meaning for both.
     """
@@ -24,14 +24,14 @@ def load_plan(source: str, arguments: dict[str, Any], phase: Any) -> Bundle:
         if options:
             raise click.UsageError(f"{options[0]} is for compiling; {source} is a plan already")
         phase("reading the plan")
-        return files.read_plan(source)
+        return files.read_plan(source, folded=True)
     from einc.compiler import compile_model
 
     compiled = compile_model(read_model_text(source), source, read_options(arguments), phase, read_proposers(arguments))
     if compiled.target.note:
         output.note(f"einc: {compiled.target.note}")
     with keep_best_on_interrupt(compiled.budget):
-        bundle = compiled.bundle
+        bundle = compiled.folded_bundle
     note_programs(compiled)
     return bundle
 

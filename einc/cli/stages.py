@@ -69,11 +69,12 @@ def summarize_plan(bundle: Bundle) -> dict[str, Any]:
         describe_memory_points,
     )
     from einc.report.times import describe_prediction, describe_unlisted_peaks
+    from einc_runtime.plan.repetition import unfold_statements
 
     machine, report = read_plan_machine(bundle), read_report(bundle)
     return {
         **describe_heading(bundle, report),
-        "operators": len(bundle.operations),
+        "operators": len(unfold_statements(bundle).operations),
         "memory_bytes": list(bundle.memory),
         "memory_limit": report.memory_limit,
         "predicted_ms": bundle.predicted_ms,

@@ -8,9 +8,11 @@ from dataclasses import dataclass
 from einc.errors import MachineError
 from einc.machines.model import Machine
 from einc.predict.breakdown import TimeBreakdown, break_down, find_critical_chain
+from einc.predict.costs import TaskCost
 from einc.predict.ranges import Range, find_range, find_task_error
 from einc.predict.repeated import predict_whole
 from einc.predict.timeline import PlanTimeline, TooLarge, predict
+from einc_runtime.plan.repetition import weigh_tasks
 from einc_runtime.plan.schema import AnyTask, Bundle, FenceTask, KernelTask, TransferTask
 
 Label = tuple[str, bool]
@@ -31,6 +33,10 @@ class Timing:
     `times` are those of the plan's own tasks, and `critical` the positions of those that decide the end, in their
     order. `breakdown` says where the time goes, by labels. `range_ms`, and `errors`, the part of its time by which each
     of the plan's tasks may be off, are None where nothing was fitted to the GPUs.
+
+    Of a plan that says a layer once, `predicted_ms`, `breakdown` and `range_ms` are those of the whole, in which each
+    copy of the layer adds `period_ms`; all else is that of the tasks that it says. `costs` are those of the tasks that
+    run, and `weights` say how many of the whole plan each of them stands for.
     """
 
     predicted_ms: float | None
@@ -39,6 +45,9 @@ class Timing:
     breakdown: TimeBreakdown[Label] | None
     range_ms: Range | None = None
     errors: tuple[float, ...] | None = None
+    costs: Sequence[TaskCost] = ()
+    weights: Sequence[int] = ()
+    period_ms: float = 0.0
 
 
 def read_plan_machine(bundle: Bundle) -> Machine:
@@ -64,10 +73,17 @@ def time_plan(bundle: Bundle, machine: Machine) -> Timing:
     served = [label(bundle.tasks[origin]) for origin in tasks.origins]
     folded = times if machine.cores is None else fold_times(tasks.origins, times, bundle)
     chain = tuple(dict.fromkeys(tasks.origins[position] for position in find_critical_chain(tasks.costs, times)))
-    parts = break_down(tasks.costs, served, times, machine)
+    weights_of_said = weigh_tasks(bundle, bundle.repetition)
+    weights = [weights_of_said[origin] for origin in tasks.origins]
+    parts = break_down(tasks.costs, served, times, machine, weights)
+    predicted_ms = predict_whole(bundle, timed)
+    copies = 0 if bundle.repetition is None else len(bundle.repetition.copies)
     span = find_range(tasks.costs, times, machine)
+    if span is not None and copies:
+        span = (span[0] * predicted_ms / times.predicted_ms, span[1] * predicted_ms / times.predicted_ms)
     errors = None if span is None else tuple(find_task_error(cost, machine)[1] for cost in tasks.costs)
-    return Timing(predict_whole(bundle, timed), folded, chain, parts, span, errors)
+    period_ms = (predicted_ms - times.predicted_ms) / max(1, copies)
+    return Timing(predicted_ms, folded, chain, parts, span, errors, tasks.costs, weights, period_ms)
 
 
 def fold_times(origins: Sequence[int], times: PlanTimeline, bundle: Bundle) -> PlanTimeline:

@@ -57,9 +57,16 @@ class TimeBreakdown(Generic[Label]):
 
 
 def break_down(
-    costs: Sequence[TaskCost], labels: Sequence[Label], times: PlanTimeline, machine: Machine
+    costs: Sequence[TaskCost],
+    labels: Sequence[Label],
+    times: PlanTimeline,
+    machine: Machine,
+    weights: Sequence[int],
 ) -> TimeBreakdown[Label]:
-    """Attributes every millisecond of a plan. `labels[t]` says what task t belongs to; fences belong to nothing."""
+    """Attributes every millisecond of a plan. `labels[t]` says what task t belongs to; fences belong to nothing.
+
+    Sites, links and the critical chain count task t `weights[t]` times, as many as it stands for; labels count it once.
+    """
     times_of: dict[Label, LabelTime] = {}
     for label, cost, start, end in zip(labels, costs, times.starts, times.ends, strict=True):
         if cost.kind is not TaskKind.FENCE:
@@ -78,7 +85,7 @@ def break_down(
                 label_time.compute += (end - start) * share
             else:
                 label_time.combine += (end - start) * share
-            sites[costs[position].site] += end - start
+            sites[costs[position].site] += (end - start) * weights[position]
             before = end
         tail += (times.predicted_ms - before) * share
     moving: dict[Label, list[tuple[float, float]]] = {}
@@ -93,8 +100,9 @@ def break_down(
         kind = costs[position].kind
         if kind is not TaskKind.FENCE:
             times_of[labels[position]].critical += length
-            critical[(TaskKind.KERNEL, TaskKind.COMBINE, TaskKind.TRANSFER).index(kind)] += length
-    links = _measure_links(costs, times, machine)
+            part = (TaskKind.KERNEL, TaskKind.COMBINE, TaskKind.TRANSFER).index(kind)
+            critical[part] += length * weights[position]
+    links = _measure_links(costs, times, machine, weights)
     return TimeBreakdown(times_of, tail, tuple(sites), links, (critical[0], critical[1], critical[2]))
 
 
@@ -130,20 +138,23 @@ def _order_by_processor(costs: Sequence[TaskCost], times: PlanTimeline, sites: i
     return lines
 
 
-def _measure_links(costs: Sequence[TaskCost], times: PlanTimeline, machine: Machine) -> tuple[LinkUse, ...]:
+def _measure_links(
+    costs: Sequence[TaskCost], times: PlanTimeline, machine: Machine, weights: Sequence[int]
+) -> tuple[LinkUse, ...]:
     routes = machine.routes
     usual_ms = machine.transfer_latency_us * MS_PER_US
     carried = [0] * len(machine.resources)
-    spans: list[list[tuple[float, float]]] = [[] for _ in machine.resources]
-    for cost, start, end in zip(costs, times.starts, times.ends, strict=True):
+    spans: list[dict[int, list[tuple[float, float]]]] = [{} for _ in machine.resources]  # by weight
+    for cost, start, end, weight in zip(costs, times.starts, times.ends, weights, strict=True):
         if cost.kind is TaskKind.TRANSFER:
             latency = usual_ms if cost.latency_ms is None else cost.latency_ms
             for resource in routes[cost.site, cost.target]:
-                carried[resource] += cost.size
-                spans[resource].append((start + latency, end))
+                carried[resource] += cost.size * weight
+                spans[resource].setdefault(weight, []).append((start + latency, end))
+    busy = [sum(weight * _measure_union(part) for weight, part in link_spans.items()) for link_spans in spans]
     return tuple(
-        LinkUse(resource.name, count, _measure_union(link_spans), count / (resource.gbs * BYTES_PER_MS))
-        for resource, count, link_spans in zip(machine.resources, carried, spans, strict=True)
+        LinkUse(resource.name, count, busy_ms, count / (resource.gbs * BYTES_PER_MS))
+        for resource, count, busy_ms in zip(machine.resources, carried, busy, strict=True)
     )
 
 

@@ -24,10 +24,12 @@ from einc.report.launches import describe_launches
 from einc.report.other_cuts import OtherCuts, describe_intervals
 from einc.report.references import describe_references
 from einc.report.times import describe_label_time, describe_limit, describe_time, describe_unlisted_peaks
+from einc.report.told_layers import ToldLayers
 from einc.report.weights import describe_tensor, describe_weights
 from einc.search.lower_bound import bound_plans
 from einc_runtime.plan.aggregate_definitions import find_definition
 from einc_runtime.plan.regions import region_bytes
+from einc_runtime.plan.repetition import unfold_statements
 from einc_runtime.plan.schema import Block, Bundle, Exchange, Operation, TransferTask
 
 Document = dict[str, Any]
@@ -42,12 +44,13 @@ def explain(
     timing: Timing | None = None,
     with_alternatives: bool = True,
 ) -> Document:
-    """The whole document; `only` leaves out all operators but one, `ideal` the machine's latencies.
+    """The whole document of a plan that may say a layer once; `only` leaves out all operators but one, `ideal` the
+    machine's latencies.
 
     `timing` is that of the plan on that machine, if it is known already. Without `with_alternatives`, the next best
     cuts are null, which is faster.
     """
-    machine, report = read_plan_machine(bundle), read_report(bundle)
+    machine, report, told = read_plan_machine(bundle), read_report(bundle), unfold_statements(bundle)
     timer = _ExchangeTimer(machine.ideal() if ideal else machine, machine)
     moves = _count_moves(bundle)
     timing = timing or time_plan(bundle, timer.machine)
@@ -58,9 +61,10 @@ def explain(
     except OperatorError:
         plan = None  # of another version of einc, whose operators and their other cuts this one does not know
     cuts = None if plan is None else OtherCuts(plan, timer.machine, naive=bundle.schedule == "naive")
+    layers = ToldLayers(told)
     operations = []
     for operation in bundle.operations:
-        if only is None or operation.name == only:
+        if only is None or operation.name == layers.find_said(only):
             document = _describe_operation(bundle, operation, timer)
             document["moves"] = moves.get((operation.name, False), _NO_TRAFFIC)
             document["time"] = describe_label_time(timing, (operation.name, False))
@@ -70,32 +74,37 @@ def explain(
             if all_specs:
                 document["candidates"] = None if plan is None else _list_candidates(plan, operation.name)
             operations.append(document)
+    operations = layers.tell_operations(operations, timing.period_ms)
+    operations = [row for row in operations if only is None or row["name"] == only]
+    full_plan = None if plan is None else plan if told is bundle else restore_plan(told)
     document = {
         **describe_heading(bundle, report),
         "inputs": _describe_inputs(bundle),
         "ops": operations,
         "outputs": [
             {
-                **describe_tensor(bundle.tensors[output.tensor]),
+                **describe_tensor(told.tensors[output.tensor]),
                 "blocks": [_describe_block(region.block) for region in output.regions],
-                "sites": [bundle.buffers[region.buffer].site for region in output.regions],
-                "moves": moves.get((bundle.tensors[output.tensor].name, True), _NO_TRAFFIC),
+                "sites": [told.buffers[region.buffer].site for region in output.regions],
+                "moves": moves.get((layers.find_said(name), True), _NO_TRAFFIC),
                 "exchange": timer.describe(output.exchange),
-                "time": describe_label_time(timing, (bundle.tensors[output.tensor].name, True)),
+                "time": layers.move_time(
+                    describe_label_time(timing, (layers.find_said(name), True)), name, timing.period_ms
+                ),
             }
-            for output in bundle.outputs
+            for output, name in ((output, told.tensors[output.tensor].name) for output in told.outputs)
         ],
-        "weights": describe_weights(bundle),
+        "weights": layers.tell_weights(describe_weights(bundle)),
         "memory_bytes": list(bundle.memory),
         "memory_limit": report.memory_limit,
         "predicted_ms": timing.predicted_ms,
-        "least_ms": None if plan is None or only is not None else _find_least(plan, timer.machine, timing),
+        "least_ms": None if full_plan is None or only is not None else _find_least(full_plan, timer.machine, timing),
         "predicted_range_ms": None if timing.range_ms is None else list(timing.range_ms),
         "rates": name_rates(timer.machine),
-        "references": describe_references(bundle, plan, timer.machine),
+        "references": describe_references(bundle, full_plan, timer.machine),
         "time": describe_time(timing),
-        "limit": describe_limit(bundle, timer.machine, timing),
-        "launches": describe_launches(bundle, machine),
+        "limit": describe_limit(timer.machine, timing),
+        "launches": describe_launches(told, machine, layers),
         "baselines": describe_baselines(report),
         "contenders": describe_contenders(report, machine),
         "memory_points": describe_memory_points(report, machine),

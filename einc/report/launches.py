@@ -7,8 +7,10 @@ from typing import Any
 
 from einc.machines.model import Machine
 from einc.predict.cores import list_run_tasks
+from einc.report.told_layers import ToldLayers
 from einc_runtime.plan.early_reads import find_early_reads
 from einc_runtime.plan.regions import writes_of
+from einc_runtime.plan.repetition import weigh_tasks
 from einc_runtime.plan.schema import AggregateTask, Bundle, FenceTask, KernelTask, TransferTask
 from einc_runtime.text import format_count
 
@@ -18,25 +20,34 @@ MAX_KINDS_OF_LAUNCHES = 8
 """Kinds of launches that the overview names: those of a layer, and of what is before and after all layers."""
 
 
-def describe_launches(bundle: Bundle, machine: Machine) -> Document | None:
+def describe_launches(bundle: Bundle, machine: Machine, layers: ToldLayers) -> Document | None:
     """Those of the site that has most; None where sites are no GPUs. `transfers` are those that the site sends, `joint`
     the launches of several tasks, by the names of what these compute, and `peer_sums` what is added out of the memory
     of all GPUs, without transfers."""
     if not machine.joins_launches:
         return None
     run = list_run_tasks(bundle, machine)
+
+    def name_copies(number: int, times: int) -> list[str]:
+        """What a task computes, and what its copies do."""
+        kind, of, name = name_task(bundle, number).rpartition(" of ")
+        return [f"{kind}{of}{names.get(name, name)}" for names in layers.renames[:times]]
+
     read_there = {move for peer_sum in run.peer_sums for move in peer_sum.moves}
     tasks = [0] * len(bundle.devices)
     transfers = [0] * len(bundle.devices)
+    weights = weigh_tasks(bundle, bundle.repetition)
     for number, task in enumerate(bundle.tasks):
-        tasks[task.site] += not isinstance(task, FenceTask | TransferTask)
-        transfers[task.site] += isinstance(task, TransferTask) and number not in read_there
+        tasks[task.site] += weights[number] * (not isinstance(task, FenceTask | TransferTask))
+        transfers[task.site] += weights[number] * (isinstance(task, TransferTask) and number not in read_there)
     counts = list(tasks)
     joint: list[list[Document]] = [[] for _ in tasks]
     for launch in run.launches:
         site = bundle.tasks[launch.tasks[0]].site
-        counts[site] -= len(launch.tasks) - 1
-        joint[site].append({"kind": launch.kind, "ops": [name_task(bundle, number) for number in launch.tasks]})
+        counts[site] -= sum(weights[number] for number in launch.tasks[1:])
+        times = weights[launch.tasks[-1]]  # a launch at the end of a layer may have tasks of the next one
+        named = [name_copies(number, times) for number in launch.tasks]
+        joint[site] += [{"kind": launch.kind, "ops": list(names)} for names in zip(*named, strict=True)]
     most = max(range(len(counts)), key=counts.__getitem__)
     early = find_early_reads(bundle, bundle.tasks)
     return {
@@ -46,12 +57,18 @@ def describe_launches(bundle: Bundle, machine: Machine) -> Document | None:
         "transfers": transfers[most],
         "joint": joint[most],
         "peer_sums": [
-            name_task(bundle, number)
+            name
             for peer_sum in run.peer_sums
             for number in peer_sum.tasks
             if bundle.tasks[number].site == most
+            for name in name_copies(number, weights[number])
         ],
-        "early": [name_task(bundle, read.task) for read in early if bundle.tasks[read.task].site == most],
+        "early": [
+            name
+            for read in early
+            if bundle.tasks[read.task].site == most
+            for name in name_copies(read.task, weights[read.task])
+        ],
     }
 
 

@@ -49,9 +49,8 @@ def _time_naive(bundle: Bundle, plan: LogicalPlan, machine: Machine) -> float | 
         return None
     from einc.physical.build import build
     from einc.physical.schedule import NaiveScheduler
-    from einc.predict.timeline import predict_ms
 
     try:
-        return predict_ms(build(plan, machine, NaiveScheduler(machine, plan.sites)), machine)
+        return build(plan, machine, NaiveScheduler(machine, plan.sites)).predicted_ms
     except EincError:  # naive exchanges may need more memory than there is
         return None

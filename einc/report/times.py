@@ -8,7 +8,6 @@ from einc.machines.model import Machine
 from einc.plan_reading.limits import find_limit, find_peak_parts
 from einc.plan_reading.timing import Label, Timing, read_plan_machine, time_plan
 from einc.predict.breakdown import LabelTime
-from einc.predict.cores import list_run_tasks
 from einc.predict.ranges import name_rates
 from einc_runtime.plan.schema import Bundle
 
@@ -48,16 +47,15 @@ def describe_time(timing: Timing) -> Document | None:
     }
 
 
-def describe_limit(bundle: Bundle, machine: Machine, timing: Timing) -> Document | None:
+def describe_limit(machine: Machine, timing: Timing) -> Document | None:
     """What takes most of the critical path, and how much of the peak rates of all sites the plan reaches. None for a
     plan that was not timed, and where sites share cores, whose rates are no peaks of one site."""
     if machine.cores is not None or not timing.predicted_ms:
         return None
-    costs = list_run_tasks(bundle, machine).costs
-    limit, part = find_limit(costs, timing, machine)
+    limit, part = find_limit(timing, machine)
     if limit is None:
         return None
-    computing, reading = find_peak_parts(costs, timing.predicted_ms, machine)
+    computing, reading = find_peak_parts(timing, machine)
     return {"by": limit, "part": part, "peak_flops_part": computing, "peak_memory_part": reading}
 
 

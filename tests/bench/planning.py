@@ -94,10 +94,10 @@ def work(case: Case) -> None:
     definitions = tuple((name, value) for name, _, value in (entry.partition("=") for entry in case.definitions))
     options = CompileOptions(machine=case.machine, definitions=definitions)
     compiled = compile_model(text, f"{case.model}.ein", options)
-    plan = encode(compiled.bundle)
+    plan = encode(compiled.folded_bundle)
     planned = time.process_time()
     peak_kib = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
-    page = write_plan_page(decode(plan))
+    page = write_plan_page(decode(plan, folded=True))
     figures = {
         "sites": compiled.plan.sites,
         "seconds": planned - started,

@@ -24,7 +24,7 @@ def test_by_hand():
     )
     labels = ["a", "b", "a", "b", "b"]
     machine = pair()
-    found = break_down(works, labels, time_tasks(works, machine), machine)
+    found = break_down(works, labels, time_tasks(works, machine), machine, [1] * len(works))
     a, b = found.labels["a"], found.labels["b"]
     assert (a.compute, a.combine, a.waiting, a.exchange, a.critical) == pytest.approx((7.5, 0, 0, 0, 10))
     assert (b.compute, b.combine, b.waiting, b.exchange, b.critical) == pytest.approx((5, 5, 7.5, 10, 30))
@@ -40,10 +40,10 @@ def test_by_hand():
 def test_a_link_that_is_not_used_in_full_is_busy_for_longer():
     machine = pair(transfer=5000.0)
     works = (TaskCost(TaskKind.TRANSFER, 0, (), GB, target=1), TaskCost(TaskKind.TRANSFER, 0, (), GB, target=1))
-    (link, _) = break_down(works, "ab", time_tasks(works, machine), machine).links
+    (link, _) = break_down(works, "ab", time_tasks(works, machine), machine, [1, 1]).links
     assert (link.busy, link.full) == pytest.approx((200, 200))
     works = (works[0], TaskCost(TaskKind.TRANSFER, 0, (0,), GB, target=1))  # 5 ms of latency between the two
-    (link, _) = break_down(works, "ab", time_tasks(works, machine), machine).links
+    (link, _) = break_down(works, "ab", time_tasks(works, machine), machine, [1, 1]).links
     assert (link.busy, link.full) == pytest.approx((200, 200))
 
 
@@ -53,7 +53,7 @@ def test_sums(data):
     works = data.draw(graphs(len(machine.sites)))
     labels = [data.draw(st.sampled_from("xyz")) for _ in works]
     times = time_tasks(works, machine)
-    found = break_down(works, labels, times, machine)
+    found = break_down(works, labels, times, machine, [1] * len(works))
     spent = found.labels.values()
     close = {"rel": 1e-9, "abs": 1e-9}
     assert sum(s.critical for s in spent) == pytest.approx(times.predicted_ms, **close)

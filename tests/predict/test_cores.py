@@ -82,7 +82,7 @@ def test_all_time_of_a_plan_is_attributed():
     tasks = list_run_tasks(bundle, machine)
     times = time_tasks(tasks.costs, machine)
     labels = [bundle.tasks[origin].serves for origin in tasks.origins]
-    found = break_down(tasks.costs, labels, times, machine)
+    found = break_down(tasks.costs, labels, times, machine, [1] * len(labels))
     own = found.labels.values()
     whole = sum(label.compute + label.combine + label.waiting for label in own) + found.tail
     assert whole == pytest.approx(times.predicted_ms)

@@ -122,12 +122,13 @@ def _check_contracts(
     """Of which plan the figures are, and whether it keeps to each contract."""
     from einc.report.contracts import check_contracts
     from einc.report.document import explain
+    from einc_runtime.plan.repetition import unfold_statements
 
     with show_phases() as phase:
-        bundle = load_plan(source, arguments, phase)
+        folded = load_plan(source, arguments, phase)
         phase("timing what moves")
-        document = explain(bundle, ideal=bool(arguments["ideal"]), with_alternatives=False)
-        findings = check_contracts(contracts, bundle, document)
+        document = explain(folded, ideal=bool(arguments["ideal"]), with_alternatives=False)
+        findings = check_contracts(contracts, unfold_statements(folded), document)
     told = ("model", "machine", "devices", "selector", "schedule", "predicted_ms", "predicted_range_ms", "rates")
     return {name: document[name] for name in told}, findings
 

@@ -173,8 +173,8 @@ def _write(
     """Writes the kernels for these architectures, and then the plan beside them. Returns the summary."""
     from einc_runtime.plan.codec import encode
 
-    data = encode(compiled.bundle)
-    summary = {**summarize_plan(compiled.bundle), "plan": target, "bytes": len(data)}
+    data = encode(compiled.folded_bundle)
+    summary = {**summarize_plan(compiled.folded_bundle), "plan": target, "bytes": len(data)}
     if architectures is not None:
         phase("compiling kernels")
         summary["kernels"] = precompile(compiled.bundle, target, architectures)
@@ -185,7 +185,7 @@ def _write(
 def _write_page(compiled: Compiled, html: str, phase: Callable[[str], None]) -> None:
     from einc.report.html.page import write_plan_page
 
-    bundle = compiled.bundle
+    bundle = compiled.folded_bundle
     phase("writing the page")
     output.write_text(html, write_plan_page(bundle))
 

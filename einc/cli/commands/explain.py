@@ -68,21 +68,23 @@ def explain_command(source: str, **arguments: Any) -> None:
     request.check()
     from einc.plan_reading.timing import read_plan_machine, time_plan
     from einc.report.document import explain
+    from einc_runtime.plan.repetition import unfold_statements
 
     with show_phases() as phase:
         output.require_outputs(request.targets, [source, request.against, arguments["machine"], request.measured])
         measured = None if request.measured is None else read_bytes(request.measured, MAX_TRACE_BYTES)
-        bundle = load_plan(source, arguments, phase)
+        folded = load_plan(source, arguments, phase)
+        bundle = unfold_statements(folded)
         if request.preamble is not None:
             _say_preamble(bundle, request.preamble, request.form == "json")
             return
         if request.operator is not None:
             _require_operator(bundle, request.operator)
-        second = None if request.against is None else files.read_plan(request.against)
+        second = None if request.against is None else files.read_plan(request.against, folded=True)
         phase("timing what moves")
         machine, ideal = read_plan_machine(bundle), bool(arguments["ideal"])
-        timing = time_plan(bundle, machine.ideal() if ideal else machine)
-        document = explain(bundle, ideal=ideal, all_specs=request.all_specs, only=request.operator, timing=timing)
+        timing = time_plan(folded, machine.ideal() if ideal else machine)
+        document = explain(folded, ideal=ideal, all_specs=request.all_specs, only=request.operator, timing=timing)
         against_document = (
             None if second is None or request.form not in ("text", "json") else explain(second, ideal=ideal)
         )
@@ -99,7 +101,7 @@ def explain_command(source: str, **arguments: Any) -> None:
 
             phase("writing the page")
             trace = None if measured is None else (measured, str(request.measured))
-            page = write_plan_page(bundle, ideal=ideal, document=document, timing=timing, against=second, trace=trace)
+            page = write_plan_page(folded, ideal=ideal, document=document, timing=timing, against=second, trace=trace)
         if request.html is not None and page is not None:
             output.write_text(request.html, page)
     _print(request, bundle, document, against_document, page)

@@ -27,6 +27,7 @@ from einc.report.html.places import describe_places
 from einc.report.html.programs import describe_programs, draw_program
 from einc.report.html.tasks import NS_PER_MS, describe_idle_time, describe_tasks
 from einc.report.machine_costs import describe_rates
+from einc_runtime.plan.repetition import unfold_statements
 from einc_runtime.plan.schema import Bundle
 from einc_runtime.text import format_count, shorten
 from einc_runtime.version import VERSION
@@ -64,7 +65,7 @@ def write_plan_page(
     against: Bundle | None = None,
     trace: tuple[bytes, str] | None = None,
 ) -> str:
-    """The page of a plan.
+    """The page of a plan, which may say a layer once: its tasks are then drawn once, too.
 
     `document` is what `explain` says of it with the same `ideal`, and `timing` its timeline, where they are known.
     `against` is a plan to compare it with, and `trace` the bytes of a measured trace with the name of their file.
@@ -75,6 +76,7 @@ def write_plan_page(
     timing = timing or time_plan(bundle, machine)
     document = document or explain(bundle, ideal=ideal, timing=timing)
     measured = None if trace is None else describe_trace(trace[0], bundle, timing.times, trace[1])
+    bundle = unfold_statements(bundle)
     data: Document = {
         "kind": "plan",
         "version": VERSION,
@@ -97,6 +99,7 @@ def write_plan_page(
         answer=describe_answer(document, [site.memory_bytes for site in machine.sites], measured_ms),
         document=document,
         compared=against is not None,
+        layer=_describe_layer(bundle),
         has_trace=measured is not None,
     )
 
@@ -147,6 +150,16 @@ def share_programs(programs: list[Document], shared: list[Any]) -> Document:
 def _name_plan(bundle: Bundle) -> str:
     where = f"{format_count(len(bundle.devices), 'site')} of {shorten(bundle.machine, 40)}"
     return f"{shorten(bundle.model, MAX_TITLE)} on {where}"
+
+
+def _describe_layer(bundle: Bundle) -> str | None:
+    """Which layer stands for how many in what is drawn of tasks and memory."""
+    repetition = bundle.repetition
+    if repetition is None:
+        return None
+    section = repetition.operations
+    names = [shorten(bundle.operations[n].name, MAX_TITLE) for n in (section.first, section.end - 1)]
+    return f"The layer from {names[0]} to {names[1]} stands for {len(repetition.copies) + 1} that follow each other."
 
 
 def _compare(bundle: Bundle, against: Bundle, ideal: bool) -> Document:

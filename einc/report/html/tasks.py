@@ -86,7 +86,7 @@ def describe_idle_time(bundle: Bundle, timing: Timing, machine: Machine) -> list
     causes = _find_causes(bundle.tasks, times)
     rows = [dict.fromkeys(("kernel_ms", "combine_ms", "waits_transfer_ms", "waits_site_ms", "end_ms"), 0.0)
             for _ in machine.sites]  # fmt: skip
-    reached = [0.0] * len(rows)
+    reached, weights = [0.0] * len(rows), timing.weights
     for number in sort_by_start(bundle.tasks, times):
         task = bundle.tasks[number]
         if isinstance(task, TransferTask):
@@ -94,8 +94,9 @@ def describe_idle_time(bundle: Bundle, timing: Timing, machine: Machine) -> list
         row, start, end = rows[task.site], times.starts[number], times.ends[number]
         cause = causes[number]
         waited = cause is not None and isinstance(bundle.tasks[cause], TransferTask)
-        row["waits_transfer_ms" if waited else "waits_site_ms"] += start - reached[task.site]
-        row["kernel_ms" if isinstance(task, KernelTask) else "combine_ms"] += end - start
+        idle_ms, busy_ms = start - reached[task.site], end - start
+        row["waits_transfer_ms" if waited else "waits_site_ms"] += weights[number] * idle_ms
+        row["kernel_ms" if isinstance(task, KernelTask) else "combine_ms"] += weights[number] * busy_ms
         reached[task.site] = end
     for row, last in zip(rows, reached, strict=True):
         row["end_ms"] = times.predicted_ms - last

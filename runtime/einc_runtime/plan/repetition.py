@@ -116,6 +116,48 @@ def unfold(bundle: Bundle) -> Bundle:
     )
 
 
+def unfold_statements(bundle: Bundle) -> Bundle:
+    """The tensors, operations and outputs of the whole plan, beside the buffers and tasks that the plan says, which
+    refer to them. What a copy puts out lies in the buffers of the layer."""
+    repetition = bundle.repetition
+    if repetition is None:
+        return bundle
+    copier, copies = LayerCopier(bundle, repetition), len(repetition.copies)
+    tensors, operations = repetition.tensors, repetition.operations
+
+    def refer(task: AnyTask) -> AnyTask:
+        if not isinstance(task, KernelTask) or task.operation < operations.end:
+            return task
+        return msgspec.structs.replace(task, operation=_move(task.operation, operations, copies))
+
+    def copy_output(output: Output, c: int, n: int) -> Output:
+        return msgspec.structs.replace(output, tensor=_move(output.tensor, tensors, c))
+
+    return msgspec.structs.replace(
+        bundle,
+        tensors=repeat(bundle.tensors, tensors, copies, copier.copy_tensor),
+        operations=repeat(bundle.operations, operations, copies, copier.copy_operation),
+        outputs=repeat(bundle.outputs, repetition.outputs, copies, copy_output),
+        buffers=tuple(
+            [
+                buffer if buffer.tensor < tensors.end
+                else msgspec.structs.replace(buffer, tensor=_move(buffer.tensor, tensors, copies))
+                for buffer in bundle.buffers
+            ]
+        ),
+        tasks=tuple(map(refer, bundle.tasks)),
+    )  # fmt: skip
+
+
+def weigh_tasks(bundle: ExecutablePlan, repetition: Repetition | None) -> Sequence[int]:
+    """How many tasks of the whole plan each task stands for."""
+    weights = [1] * len(bundle.tasks)
+    if repetition is not None:
+        section = repetition.tasks
+        weights[section.first : section.end] = [1 + len(repetition.copies)] * section.count
+    return weights
+
+
 class LayerCopier:
     """Copies of what belongs to a layer, and of what stands behind it.
 
