@@ -68,12 +68,14 @@ def explain_command(source: str, **arguments: Any) -> None:
     request.check()
     from einc.plan_reading.timing import read_plan_machine, time_plan
     from einc.report.document import explain
-    from einc_runtime.plan.repetition import unfold_statements
+    from einc_runtime.plan.repetition import unfold, unfold_statements
 
     with show_phases() as phase:
         output.require_outputs(request.targets, [source, request.against, arguments["machine"], request.measured])
         measured = None if request.measured is None else read_bytes(request.measured, MAX_TRACE_BYTES)
         folded = load_plan(source, arguments, phase)
+        if request.trace is not None:
+            folded = unfold(folded)  # a trace has every task
         bundle = unfold_statements(folded)
         if request.preamble is not None:
             _say_preamble(bundle, request.preamble, request.form == "json")

@@ -76,19 +76,19 @@ def write_plan_page(
     timing = timing or time_plan(bundle, machine)
     document = document or explain(bundle, ideal=ideal, timing=timing)
     measured = None if trace is None else describe_trace(trace[0], bundle, timing.times, trace[1])
-    bundle = unfold_statements(bundle)
+    told = unfold_statements(bundle)
     data: Document = {
         "kind": "plan",
         "version": VERSION,
         **share_parts(document),
-        "tensors": [[tensor.name, tensor.kind] for tensor in bundle.tensors],
-        "model": describe_network(bundle, document["ops"]),
-        "tasks": describe_tasks(bundle, timing),
-        "idle": describe_idle_time(bundle, timing, machine),
+        "tensors": [[tensor.name, tensor.kind] for tensor in told.tensors],
+        "model": describe_network(told, document["ops"]),
+        "tasks": describe_tasks(told, timing),
+        "idle": describe_idle_time(told, timing, machine),
         "measured": measured,
         "machine": describe_places(machine),
         "programs": describe_programs(document, machine),
-        "memory": describe_memory(bundle, timing.times),
+        "memory": describe_memory(told, timing.times),
         "comparison": None if against is None else _compare(bundle, against, ideal),
     }
     data |= share_programs(data.pop("programs"), data["shared"])
