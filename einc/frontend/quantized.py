@@ -84,7 +84,7 @@ def _evaluate_storage(context: LoweringContext, storage: ast.Name | ast.CallExpr
     if inputs and inputs != stored.input_bits:
         raise fail(f"inputs cannot be rounded to {inputs} bits", storage.span, f"{stored.input_bits} are possible")
     if inputs and not form.can_round_inputs:
-        hint = "inputs=8 is for i8 without groups and zero points"
+        hint = "of integers, inputs=8 is for i8 without groups and zero points"
         raise fail("products of this weight with rounded inputs are no sums of integers", storage.span, hint)
     return form, layout, bool(inputs)
 

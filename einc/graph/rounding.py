@@ -1,7 +1,8 @@
-"""Rounded tensors: products with weights that say `inputs=8` become products of integers.
+"""Rounded tensors: products with weights that say `inputs=8` become products of integers, or of floats of few bits.
 
-Before them stands an operator for the largest magnitude of each row, one for all products that read the same rows. A
-product that no kernel computes in integers takes its tensor as it is, as every other reader of such a weight does.
+Before them stands an operator for the largest magnitude of each row, one for all products that read the same rows.
+Groups with scales of their own need none. A product that no kernel computes from a rounded tensor takes its tensor as
+it is, as every other reader of such a weight does.
 """
 
 from __future__ import annotations
@@ -32,6 +33,9 @@ def round_inputs(graph: Graph) -> Graph:
             nodes.append(replace(node, operator=plain))
             continue
         source, *weight = node.inputs
+        if not product.needs_largest:
+            nodes.append(replace(node, operator=product))
+            continue
         search = product.find_largest()
         name = largest_names.get((source, search))
         if name is None:

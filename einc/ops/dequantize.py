@@ -42,8 +42,8 @@ class QuantizedForm:
 
     @property
     def can_round_inputs(self) -> bool:
-        """Whether there are products with it of rounded tensors: each channel has one scale, and no zero point."""
-        return self.stored.values == self.stored.rounded and not self.group and not self.zeros
+        """Whether products with it can round what they multiply with it."""
+        return self.stored.rounds_inputs(self.group) and not self.zeros
 
     @property
     def packing(self) -> int:

@@ -1,9 +1,14 @@
-"""Products of integers: a tensor, rounded to 8 bits row by row, with a weight of 8 bits.
+"""Products of a tensor that is rounded to few bits with a quantized weight.
 
-A row is what is summed for one element of the result, and `largest` is its largest magnitude. The row is rounded to
-integers from -127 to 127 in units of largest / 127, ties to even. The sum is one of integers, and exact; it is then
-multiplied with the unit of the row and with the scale of the weight's channel. Where a row has elements that are not
-finite, so does the result.
+With integers, a row is what is summed for one element of the result, and `largest` is its largest magnitude. The row is
+rounded to integers from -127 to 127 in units of largest / 127, ties to even. The sum is one of integers, and exact; it
+is then multiplied with the unit of the row and with the scale of the weight's channel. Where a row has elements that
+are not finite, so does the result.
+
+With floats, elements become floats of 8 or 4 bits, ties to even, in units of scales: one for each row, largest / 448,
+or one for each group along the last index that is summed, where the weight has groups. The scale of a group is its
+largest magnitude over that of the type, which becomes a power of two, or a float of 8 bits times a factor of the row,
+if those of the weight are. Sums are in f32.
 
 `largest` is an operator of its own, an index equation with the aggregation `max`. So all products that read a tensor
 share it, and the summed index can be cut: the maximum of parts is that of the whole, and every part rounds alike.
@@ -20,13 +25,17 @@ from einc.core.tensor import DType, TensorDesc
 from einc.errors import OperatorError
 from einc.ops import quantized_product
 from einc.ops.base import Attributes, Operator
+from einc.ops.dequantize import widen_values
 from einc.ops.derived import DerivedMappedOperator, derive, derive_family
 from einc.ops.equation import build_equation
 from einc.ops.quantized_product import QuantizedProduct
+from einc_runtime.plan.element_types import find_element_type
 from einc_runtime.plan.scalar_programs import ScalarProgram
 from einc_runtime.plan.work import Work
 
 if TYPE_CHECKING:
+    import numpy as np
+
     from einc.ops.base import Array, Labels
 
 LEVELS = 127
@@ -48,7 +57,12 @@ class RoundedProduct(DerivedMappedOperator):
 
     @property
     def inputs(self) -> tuple[TensorDesc, ...]:
-        return (self.plain.tensor, self.largest, *self.plain.operands)
+        return (self.plain.tensor, *[self.largest] * self.needs_largest, *self.plain.operands)
+
+    @property
+    def needs_largest(self) -> bool:
+        """Whether the largest magnitudes of rows are an input."""
+        return self.plain.form.stored.needs_largest(self.plain.group)
 
     @property
     def largest(self) -> TensorDesc:
@@ -67,7 +81,7 @@ class RoundedProduct(DerivedMappedOperator):
 
     @property
     def attributes(self) -> Attributes:
-        return {name: value for name, value in self.plain.attributes.items() if name != "group"}
+        return {name: value for name, value in self.plain.attributes.items() if name != "group" or value}
 
     def reference(self, *arrays: Array) -> tuple[Array, ...]:
         import numpy as np
@@ -75,11 +89,19 @@ class RoundedProduct(DerivedMappedOperator):
         from einc.ops.evaluate import contract
 
         parts = zip(arrays, self.reads, strict=True)
-        tensor, largest, values, scales = (array[(*map(slice, box.lower, box.upper),)] for array, box in parts)
+        tensor, *weight = (array[(*map(slice, box.lower, box.upper),)] for array, box in parts)
+        largest = weight.pop(0) if self.needs_largest else None
         dtype = self.plain.tensor.dtype
+        if self.plain.form.stored.is_float:
+            rounded = self._round_floats(tensor, largest)
+            widened = widen_values(self.plain.form, tuple(weight), DType.F32)
+            factor = self.plain.factor
+            return (contract((rounded, widened), self.plain.labels, self.plain.result, dtype, factor),)
+        assert largest is not None
+        values, scales = weight
         wide = np.dtype(np.float64 if dtype is DType.F64 else np.float32)
-        (tensor_labels, weight), result = self.plain.labels, self.plain.result
-        channels = weight[: scales.ndim]
+        (tensor_labels, labels), result = self.plain.labels, self.plain.result
+        channels = labels[: scales.ndim]
         with np.errstate(all="ignore"):
             rows = largest.astype(wide)
             ratio = LEVELS / rows
@@ -93,20 +115,77 @@ class RoundedProduct(DerivedMappedOperator):
             sums *= _spread(scales.astype(wide), channels, result)
             return (sums.astype(dtype.numpy()),)
 
+    def _round_floats(self, tensor: Array, largest: Array | None) -> Array:
+        """The tensor after rounding, in f32: each value times its scale."""
+        import numpy as np
+
+        stored, (labels, weight_labels) = self.plain.form.stored, self.plain.labels
+        axis = labels.index(weight_labels[-1])
+        rows = np.float32(1) if largest is None else _spread(largest, self.kept, labels).astype(np.float32)
+        most = _find_largest(stored.rounded)
+        with np.errstate(all="ignore"):
+            if not self.plain.group:
+                return _round_ratios(tensor, np.broadcast_to(rows / most, tensor.shape), stored.rounded)
+            parts = np.split(tensor.astype(np.float32), tensor.shape[axis] // self.plain.group, axis)
+            of_groups = [np.abs(part).max(axis, keepdims=True) for part in parts]
+            if stored.has_factor:
+                factor = rows / most / _find_largest(stored.scales)
+                factor = np.where(factor == 0, np.float32(1), factor)
+                scales = [_round_ratios(size / most, factor, stored.scales) for size in of_groups]
+            elif stored.scales == "f8e8m0":
+                powers = [np.floor(np.log2(size.astype(np.float64))) - np.floor(np.log2(most)) for size in of_groups]
+                scales = [np.exp2(np.clip(np.nan_to_num(power, nan=np.nan), -126, 127)) for power in powers]
+            else:
+                scales = [size / most for size in of_groups]
+            steps = [np.broadcast_to(s, part.shape) for s, part in zip(scales, parts, strict=True)]
+            return np.concatenate(
+                [
+                    _round_ratios(part, step.astype(np.float32), stored.rounded)
+                    for part, step in zip(parts, steps, strict=True)
+                ],
+                axis,
+            )
+
     def flops(self, function: FunctionSpec) -> int:
-        tensor, _, *weight = function.inputs
-        return self.plain.flops(FunctionSpec((tensor, *weight), function.outputs))
+        return self.plain.flops(self._without_largest(function))
 
     def work(self, function: FunctionSpec) -> Work | None:
-        tensor, _, *weight = function.inputs
-        return self.plain.work(FunctionSpec((tensor, *weight), function.outputs))
+        return self.plain.work(self._without_largest(function))
+
+    def _without_largest(self, function: FunctionSpec) -> FunctionSpec:
+        tensor, *weight = function.inputs
+        return FunctionSpec((tensor, *weight[self.needs_largest :]), function.outputs)
 
     @property
     def precision(self) -> str:
-        return DType.I8.value
+        """That of what is multiplied. Products of both kinds of floats with powers of two as scales count as those of
+        the tensor: many GPUs that multiply floats of 8 bits do not scale groups of 32."""
+        stored = self.plain.form.stored
+        return self.plain.precision if stored.scales == "f8e8m0" else stored.rounded
 
     def fan_in(self, k: int) -> int:
-        return 1 if k == 1 else self.plain.fan_in(max(0, k - 1))
+        before = int(self.needs_largest)
+        return 1 if k and k <= before else self.plain.fan_in(max(0, k - before))
+
+
+def _find_largest(name: str) -> np.float32:
+    """The largest value of a type of narrow floats."""
+    import numpy as np
+
+    bits = find_element_type(name).bits
+    assert bits is not None
+    return np.float32(bits.largest)
+
+
+def _round_ratios(numbers: Array, steps: Array, name: str) -> Array:
+    """Numbers in units of steps, rounded to a type of narrow floats, as numbers again."""
+    import ml_dtypes
+    import numpy as np
+
+    kind = np.dtype(ml_dtypes.float4_e2m1fn if name == "f4x2" else ml_dtypes.float8_e4m3fn)
+    ratios = numbers.astype(np.float32) / np.where(steps == 0, np.float32(1), steps)
+    most = _find_largest(name)
+    return np.clip(ratios, -most, most).astype(kind).astype(np.float32) * steps
 
 
 def _spread(array: Array, labels: Labels, names: Labels) -> Array:
@@ -128,8 +207,9 @@ def make_rounded_product(plain: QuantizedProduct) -> RoundedProduct | None:
 def restore(inputs: tuple[TensorDesc, ...], attributes: Attributes) -> Operator:
     """The product with these attributes; raises OperatorError if they are not those of one."""
     derive_family(RoundedProduct.family, inputs, attributes)
-    tensor, _, *weight = inputs
-    return RoundedProduct(quantized_product.restore((tensor, *weight), {**attributes, "group": 0}))
+    tensor, *weight = inputs
+    stored = weight[1:] if weight[0].dtype.is_float else weight
+    return RoundedProduct(quantized_product.restore((tensor, *stored), {"group": 0, **attributes}))
 
 
 FAMILIES = {RoundedProduct.family: restore}

@@ -25,6 +25,7 @@ FORMS = {
     "nvfp4": QuantizedForm(STORED_FORMS["nvfp4"], 16),
     "f8_tensor": QuantizedForm(STORED_FORMS["f8e5m2"], channels=0),
 }
+CHANNELS = QuantizedForm(STORED_FORMS["i8"], channels=1)
 
 
 def widen(form: QuantizedForm, weight: TensorDesc) -> Dequantize:
@@ -53,11 +54,10 @@ def make_rounded(
     tensor: TensorDesc,
     indices: str,
     *,
-    channels: int | None = None,
+    form: QuantizedForm = FORMS["i8"],
     windows: tuple[TensorType, ...] = (),
 ) -> Operator:
-    """The product of integers in place of that of floats."""
-    form = QuantizedForm(STORED_FORMS["i8"], channels=channels)
+    """The product that rounds its tensor in place of that which does not."""
     plain = make_product(form, weight, tensor, indices, windows=windows)
     assert isinstance(plain, QuantizedProduct)
     rounded = make_rounded_product(plain)
@@ -100,10 +100,16 @@ def quantized(dtype: DType) -> dict[str, Operator]:
     operators["product_parts"] = make_product(zeros, weight, tensor, "t k, n k -> t n", windows=windows)
     operators["rounded"] = operators["rounded_any"] = make_rounded(weight, tensor, "t k, n k -> t n")
     operators["rounded_two_summed"] = make_rounded(
-        heads, TensorDesc(("h", "t", "d"), (3, 4, 64), dtype), "h t d, j h d -> j t", channels=1
+        heads, TensorDesc(("h", "t", "d"), (3, 4, 64), dtype), "h t d, j h d -> j t", form=CHANNELS
     )
     operators["rounded_batch"] = make_rounded(
-        experts, TensorDesc(("t", "e", "k"), (4, 3, 64), dtype), "t e k, e f k -> e t f", channels=1
+        experts, TensorDesc(("t", "e", "k"), (4, 3, 64), dtype), "t e k, e f k -> e t f", form=CHANNELS
     )
+    for name in ("f8", "f8_groups", "mxfp8", "mxfp4", "nvfp4") if dtype is not DType.F64 else ():
+        operators[f"rounded_{name}"] = make_rounded(weight, tensor, "t k, n k -> t n", form=FORMS[name])
+    if dtype is not DType.F64:
+        operators["rounded_f8_heads"] = make_rounded(
+            heads, TensorDesc(("h", "t", "d"), (3, 4, 64), dtype), "h t d, j h d -> j t", form=FORMS["nvfp4"]
+        )
     operators["rounded_parts"] = make_rounded(weight, tensor, "t k, n k -> t n", windows=windows)
     return operators

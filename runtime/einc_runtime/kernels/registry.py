@@ -73,6 +73,7 @@ REPRODUCIBLE: dict[str, tuple[str, str]] = {
     "contract": ("einc_runtime.kernels.reproducible.contract", "build_contract"),
     "expert_matmul": ("einc_runtime.kernels.reproducible.contract", "build_expert_matmul"),
     "quantized_contract": ("einc_runtime.kernels.reproducible.contract", "build_quantized_contract"),
+    "rounded_contract": ("einc_runtime.kernels.reproducible.contract", "build_rounded_contract"),
     "map": ("einc_runtime.kernels.reproducible.map", "build_map"),
     "reduce": ("einc_runtime.kernels.reproducible.sums", "build_reduce"),
     "softmax": ("einc_runtime.kernels.reproducible.rows", "build_softmax"),

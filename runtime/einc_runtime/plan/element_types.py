@@ -75,7 +75,7 @@ ELEMENT_FORMATS: dict[DTypeName, ElementFormat] = {
     "f8e5m2": ElementFormat(
         1, "narrow", "i8", ml="float8_e5m2", safetensors="F8_E5M2", bits=_E5M2, peaks=_F8_PEAKS, variance=256
     ),
-    "f4x2": ElementFormat(1, "stored", "i8", "V1", bits=_E2M1, packing=2, peaks=("f4", *_F8_PEAKS), variance=9),
+    "f4x2": ElementFormat(1, "stored", "i8", "V1", bits=_E2M1, packing=2, peaks=("f4", "f16", "f32"), variance=9),
     "f8e8m0": ElementFormat(1, "stored", "i8", ml="float8_e8m0fnu", safetensors="F8_E8M0"),
 }
 """Each value of `i4x2` is an integer of 4 bits, stored plus 8; each of `f4x2` a float with 2 bits of an exponent and 1
@@ -109,6 +109,14 @@ class StoredForm:
     def is_float(self) -> bool:
         """Whether values are floats: without zero points, and of a weight whose type no operand tells."""
         return ELEMENT_FORMATS[self.values].bits is not None
+
+    def rounds_inputs(self, group: int) -> bool:
+        """Whether products with it, in groups of so many elements, can round what they multiply with it."""
+        return self.is_float or (self.values == self.rounded and not group)
+
+    def needs_largest(self, group: int) -> bool:
+        """Whether rounding takes the largest magnitudes of whole rows: for their scales, or for their factors."""
+        return not group or self.has_factor
 
     def list_more(self) -> tuple[list[str], ...]:
         """The types of what may stand beside values and scales: a factor, or zero points."""

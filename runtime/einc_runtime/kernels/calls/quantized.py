@@ -167,6 +167,13 @@ class QuantizedContractCall:
         """The number of positions of indices together."""
         return math.prod(self.extents[name] for name in names)
 
+    def as_invocation(self, tensor: Array) -> Invocation[Array]:
+        """The product with another tensor of the same shape."""
+        attributes: dict[str, str | int | float] = {"equation": self.equation, "group": self.weight.group}
+        if self.scale != 1:
+            attributes["scale"] = self.scale
+        return Invocation("quantized_contract", attributes, [tensor, *self.weight.operands], [self.result.array])
+
     def product_with(self, weight: Array, target: Array, tensor: Array | None = None) -> Invocation[Array]:
         """The product with a weight that has been widened, or with a part of it; then the target is a part, too."""
         attributes: dict[str, str | float] = {"equation": self.equation}

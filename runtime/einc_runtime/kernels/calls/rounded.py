@@ -1,10 +1,18 @@
-"""Calls of the kernel `rounded_contract`: products of integers, of a tensor that is rounded and a weight of 8 bits.
+"""Calls of the kernel `rounded_contract`: products of a tensor that is rounded and a quantized weight.
 
-What is summed for one element is a row of the tensor, and `largest` is its largest magnitude. In f32 (f64 for f64):
+What is summed for one element is a row of the tensor, and `largest` is its largest magnitude. In f32 (f64 for f64),
+with a weight of integers, of 8 bits:
 
     ratio   = 127 / largest where that is above 0 and the ratio is finite, else 0
     integer = the element times ratio, between -127 and 127, to the nearest, ties to even; 0 for NaN
     result  = the sum of integers times values, exact; times (largest / 127 times the attribute scale); times the scale
+
+With a weight of floats, elements become floats of 8 or 4 bits with scales like those of the weight
+(`stored_values.choose_scales`):
+
+    scale   = largest / 448, of a row, or of each `group` of neighbours along the last index that is summed
+    value   = the element / scale (where that is 0: the element), to the nearest float of 8 or 4 bits, ties to even
+    result  = the sum of (value times scale) times the weight, times the attribute scale
 
 So a row that is not finite has results that are not finite, and one of zeros has zeros.
 """
@@ -13,7 +21,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from einc_runtime.dtypes import Array, compute_type
+from einc_runtime.dtypes import FLOATS, Array, compute_type
 from einc_runtime.errors import PlanFault
 from einc_runtime.kernels.base import Invocation, dtype_name
 from einc_runtime.kernels.calls.quantized import QuantizedContractCall
@@ -27,33 +35,48 @@ LEVELS = 127
 
 @dataclass(frozen=True, slots=True)
 class RoundedContractCall:
-    """`plain` with a tensor that is rounded; `largest` has its indices that are not summed."""
+    """`plain` with a tensor that is rounded; `largest` has its indices that are not summed. It is None where groups
+    alone have scales."""
 
     plain: QuantizedContractCall
-    largest: NamedArray
+    largest: NamedArray | None
 
     @staticmethod
     def parse(invocation: Invocation[Array]) -> RoundedContractCall:
         """Raises PlanFault for an invocation that is no such product."""
-        invocation.allow("equation", "scale")
-        if len(invocation.inputs) != 4:
-            raise PlanFault(f"a rounded product has 4 inputs, found {len(invocation.inputs)}")
-        tensor, largest, values, scales = invocation.inputs
-        attributes = {**invocation.attributes, "group": 0}
+        invocation.allow("equation", "scale", "group")
+        if len(invocation.inputs) < 3:
+            raise PlanFault(f"a rounded product has 3 inputs at least, found {len(invocation.inputs)}")
+        tensor, *weight = invocation.inputs
+        largest = weight.pop(0) if dtype_name(weight[0]) in FLOATS else None
+        attributes = {"group": 0, **invocation.attributes}
         plain = QuantizedContractCall.parse(
-            Invocation("quantized_contract", attributes, [tensor, values, scales], invocation.outputs)
+            Invocation("quantized_contract", attributes, [tensor, *weight], invocation.outputs)
         )
-        kept = tuple(name for name in plain.tensor.names if name in plain.result.names)
+        form, group = plain.weight.form, plain.weight.group
         _, _, _, summed = plain.groups
-        if plain.weight.packing != 1 or scales.ndim > len(plain.labels) - len(summed):
-            raise PlanFault("a rounded product has a weight of i8, with scales of indices that are not summed")
+        if not form.rounds_inputs(group) or plain.weight.zeros is not None:
+            raise PlanFault(f"products do not round what they multiply with {form.name} in groups of {group}")
+        if not group and plain.weight.scales.ndim > len(plain.labels) - len(summed):
+            raise PlanFault("scales of a rounded product without groups have no index that is summed")
+        if (largest is not None) != form.needs_largest(group):
+            raise PlanFault(f"{form.name} in groups of {group} has the largest elements of rows, or has not")
+        if not form.is_float and plain.count(summed) > MAX_SUMMED:
+            raise PlanFault(f"{plain.count(summed)} products are summed; at most {MAX_SUMMED} fit into 32 bits")
+        if largest is None:
+            return RoundedContractCall(plain, None)
+        kept = tuple(name for name in plain.tensor.names if name in plain.result.names)
         if largest.shape != tuple(plain.extents[name] for name in kept) or (
             compute_type(dtype_name(largest)) != compute_type(dtype_name(tensor))
         ):
             raise PlanFault(f"the largest elements of rows have the shape {list(largest.shape)}, or another type")
-        if plain.count(summed) > MAX_SUMMED:
-            raise PlanFault(f"{plain.count(summed)} products are summed; at most {MAX_SUMMED} fit into 32 bits")
         return RoundedContractCall(plain, NamedArray(kept, largest))
+
+    @property
+    def rows(self) -> NamedArray:
+        """The largest elements of rows, where there are some."""
+        assert self.largest is not None
+        return self.largest
 
     @property
     def channels(self) -> Names:

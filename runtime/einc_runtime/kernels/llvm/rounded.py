@@ -14,6 +14,7 @@ from einc_runtime.kernels.indices import NamedArray
 from einc_runtime.kernels.llvm import compiler
 from einc_runtime.kernels.llvm.arguments import RoundedArguments, RoundingArguments
 from einc_runtime.kernels.llvm.contract import prepare_copy
+from einc_runtime.kernels.llvm.quantized import build_quantized_contract
 from einc_runtime.kernels.matrices import are_mergeable, view_as_matrices
 from einc_runtime.kernels.numpy import rounded as in_numpy
 from einc_runtime.kernels.numpy.pieces import Resolved, make_runner
@@ -25,6 +26,8 @@ CACHED_WEIGHT_BYTES = 1 << 18
 
 def build_rounded_contract(invocation: Invocation[Array]) -> Kernel:
     call = RoundedContractCall.parse(invocation)
+    if call.plain.weight.form.is_float:
+        return in_numpy.build_rounded_floats(call, build_quantized_contract)
     compiled = _compile(call) if compiler.is_worthwhile(call.plain.count(call.plain.labels)) else None
     return compiled or in_numpy.build_rounded_contract(invocation)
 
@@ -36,7 +39,7 @@ def _compile(call: RoundedContractCall) -> Kernel | None:
     values = NamedArray(plain.labels, plain.weight.values)
     scales = NamedArray(call.channels, plain.weight.scales)
     scaled = tuple(name for name in columns if name in call.channels)
-    kinds = {plain.tensor.kind, call.largest.kind, plain.result.kind, scales.kind}
+    kinds = {plain.tensor.kind, call.rows.kind, plain.result.kind, scales.kind}
     if not kinds <= compiler.COMPILED_FLOATS or scaled not in ((), columns) or not are_mergeable(scales, scaled):
         return None
     if not _is_dense(values, columns, summed):
@@ -54,7 +57,7 @@ def _compile(call: RoundedContractCall) -> Kernel | None:
         return None
     scratch = ScratchAllocator()
     tensor = _Dense(plain.tensor, batch, rows, summed, scratch)
-    largest = _Dense(call.largest, batch, rows, (), scratch)
+    largest = _Dense(call.rows, batch, rows, (), scratch)
     result = _Dense(plain.result, batch, rows, columns, scratch)
     count, depth, width = (plain.count(names) for names in (rows, summed, columns))
     step = -(-depth // ROW_MULTIPLE) * ROW_MULTIPLE

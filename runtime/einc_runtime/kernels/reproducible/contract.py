@@ -19,13 +19,15 @@ from einc_runtime.kernels.base import Invocation, Kernel, Run, ScratchAllocator
 from einc_runtime.kernels.calls.contract import ContractCall, choose_smallest_pair
 from einc_runtime.kernels.calls.experts import ExpertMatmulCall
 from einc_runtime.kernels.calls.quantized import QuantizedContractCall
+from einc_runtime.kernels.calls.rounded import RoundedContractCall
 from einc_runtime.kernels.indices import NamedArray
-from einc_runtime.kernels.llvm import compiler
+from einc_runtime.kernels.llvm import compiler, rounded
 from einc_runtime.kernels.llvm.contract import prepare_copy
 from einc_runtime.kernels.llvm.quantized import prepare_widening
 from einc_runtime.kernels.numpy import experts, prepacking, quantized
 from einc_runtime.kernels.numpy.contract import BlasLowering, Factor
 from einc_runtime.kernels.numpy.pieces import Resolved, make_runner
+from einc_runtime.kernels.numpy.rounded import build_rounded_floats
 from einc_runtime.kernels.reproducible.map import build_map
 from einc_runtime.kernels.reproducible.products import OrderedProduct, PackedForm, add_outer_products
 from einc_runtime.kernels.reproducible.sums import fold
@@ -35,6 +37,14 @@ from einc_runtime.plan.index_equations import Names
 def build_quantized_contract(invocation: Invocation[Array]) -> Kernel:
     widen = prepare_widening if compiler.is_available() else quantized.prepare_widening
     return quantized.build_product(QuantizedContractCall.parse(invocation), widen, build_contract)
+
+
+def build_rounded_contract(invocation: Invocation[Array]) -> Kernel:
+    """Sums of integers are exact in any order."""
+    call = RoundedContractCall.parse(invocation)
+    if not call.plain.weight.form.is_float:
+        return rounded.build_rounded_contract(invocation)
+    return build_rounded_floats(call, build_quantized_contract)
 
 
 def build_expert_matmul(invocation: Invocation[Array]) -> Kernel:

@@ -80,7 +80,7 @@ def _round(call: RoundedContractCall, integers: Array) -> KernelLaunch:
     plain, wide = call.plain, _wide(call)
     batch, rows, _, summed = plain.groups
     count, depth = integers.shape
-    x, largest = _operand("x", plain.tensor), _operand("largest", call.largest)
+    x, largest = _operand("x", plain.tensor), _operand("largest", call.rows)
     target = PointerOperand.of("integers", integers)
     block = min(power_of_two(depth), MAX_ROUNDED_ELEMENTS)
     parts = -(-depth // block)
@@ -93,7 +93,7 @@ def _round(call: RoundedContractCall, integers: Array) -> KernelLaunch:
         f"mask = column < {depth}",
         *row_lines,
         *column_lines,
-        f"size = {largest.load(_at(call.largest, row_places), '')}.to({wide})",
+        f"size = {largest.load(_at(call.rows, row_places), '')}.to({wide})",
         f"ratio = {_divide(wide, f'{LEVELS}.0', 'size')}",
         'ratio = tl.where((size > 0) & (ratio < float("inf")), ratio, 0.0)',
         f"value = {x.load(_at(plain.tensor, row_places, column_places), 'mask')}.to({wide}) * ratio",
@@ -112,7 +112,7 @@ def _multiply(call: RoundedContractCall, integers: Array) -> KernelLaunch:
     batch, rows, columns, summed = plain.groups
     count, width, depth = (plain.count(names) for names in (rows, columns, summed))
     values, scales = NamedArray(plain.labels, plain.weight.values), NamedArray(call.channels, plain.weight.scales)
-    x, largest = PointerOperand.of("integers", integers), _operand("largest", call.largest)
+    x, largest = PointerOperand.of("integers", integers), _operand("largest", call.rows)
     v, s, y = _operand("values", values), _operand("scales", scales), _operand("y", plain.result)
     high = max(MIN_TILE_ROWS, min(power_of_two(count), MAX_TILE_ROWS))
     broad = 2 * MIN_TILE_ROWS if high == MIN_TILE_ROWS else MAX_TILE_ROWS
@@ -144,7 +144,7 @@ def _multiply(call: RoundedContractCall, integers: Array) -> KernelLaunch:
         f"    part = tl.load(integers + line + place[None, :], mask=({in_rows})[:, None] & ({near})[None, :], other=0)",
         f"    weight = {weight}",
         "    sums = tl.dot(part, tl.trans(weight), sums, out_dtype=tl.int32)",
-        f"size = {largest.load(_at(call.largest, number, row), in_rows, offset=' + row * 0')}.to({wide})",
+        f"size = {largest.load(_at(call.rows, number, row), in_rows, offset=' + row * 0')}.to({wide})",
         f"unit = {_divide(wide, 'size', f'{LEVELS}.0')} * {plain.scale!r}",
         f"scale = {s.load(_at(scales, number, column), inside, offset=' + column * 0')}.to({wide})",
         f"result = sums.to({wide}) * unit[:, None] * scale[None, :]",

@@ -24,7 +24,7 @@ from einc_runtime.plan.meaning.terms import (
     direct,
     unique_names,
 )
-from einc_runtime.plan.schema import Attribute
+from einc_runtime.plan.schema import FLOATS, Attribute
 
 RUN = 32
 NARROW_FLOATS_OF: tuple[DTypeName, ...] = ("f16", "bf16", "f32")
@@ -65,24 +65,39 @@ def quantized_product(applied: Application) -> OperatorMeaning:
 
 
 def rounded_product(applied: Application) -> OperatorMeaning:
-    """The same of integers alone: rows of the tensor are rounded to 8 bits. The second input has the largest magnitude
-    of each row: it has the tensor's indices that are not summed. Scales have no index that is summed."""
-    applied.allow(("indices", "dims", "factor"), ("windows",))
-    tensor, largest, values, scales = applied.operands(4)
-    applied.require(values.dtype == "i8", f"of {values}")
-    plain = _multiply(applied, tensor, (values, scales), 0)
+    """The same with a tensor that is rounded to integers of 8 bits, or to floats of 8 or 4 bits, in groups as the
+    weight's, or in rows, where scales of the weight have no index that is summed. Of rows, and of forms with a factor,
+    the second input has the largest magnitudes: it has the tensor's indices that are not summed."""
+    applied.allow(("indices", "dims", "factor"), ("windows", "group"))
+    applied.require(len(applied.inputs) >= 3, f"it has 3 inputs at least, found {len(applied.inputs)}")
+    tensor, *stored = applied.inputs
+    largest = stored.pop(0) if stored[0].dtype in FLOATS else None
+    group = applied.value("group", int) if "group" in applied.attributes else 0
+    plain = _multiply(applied, tensor, tuple(stored), group)
+    form = find_stored_form(stored[0].dtype, stored[1].dtype)
+    assert form is not None
+    suits = form.rounds_inputs(group) and (form.is_float or len(stored) == 2)
+    applied.require(suits and form.needs_largest(group) == (largest is not None), f"of {', '.join(map(str, stored))}")
     (result,), (axes, *weight) = plain.outputs, plain.inputs
     kept = {axis.index for axis in result}
-    applied.require({axis.index for axis in weight[1]} <= kept, f"of scales {scales}, of which a dimension is summed")
+    if not group:
+        applied.require(
+            {axis.index for axis in weight[1]} <= kept, f"of scales {stored[1]}, of which a dimension is summed"
+        )
     summed = math.prod(index.extent for n, index in enumerate(plain.indices) if n not in kept)
-    applied.require(summed <= MAX_SUMMED, f"{summed} products are summed; at most {MAX_SUMMED} fit into 32 bits")
+    fits = form.is_float or summed <= MAX_SUMMED
+    applied.require(fits, f"{summed} products are summed; at most {MAX_SUMMED} fit into 32 bits")
+    attributes = dict(plain.attributes)
+    if not group:
+        del attributes["group"]
     kept_dims = [(dim, axis.index) for dim, axis in zip(tensor.dims, axes, strict=True) if axis.index in kept]
-    extents = tuple(plain.indices[index].extent for _, index in kept_dims if index is not None)
-    rows = TensorForm(tuple(dim for dim, _ in kept_dims), extents, tensor.dtype)
-    applied.require(largest == rows, f"of {largest}, where rows are {rows}")
-    attributes = {name: value for name, value in plain.attributes.items() if name != "group"}
-    inputs = (axes, tuple(BlockAxis(index) for _, index in kept_dims), *weight)
-    return replace(plain, kernel="rounded_contract", attributes=attributes, inputs=inputs)
+    beside: tuple[Axes, ...] = ()
+    if largest is not None:
+        extents = tuple(plain.indices[index].extent for _, index in kept_dims if index is not None)
+        rows = TensorForm(tuple(dim for dim, _ in kept_dims), extents, tensor.dtype)
+        applied.require(largest == rows, f"of {largest}, where rows are {rows}")
+        beside = (tuple(BlockAxis(index) for _, index in kept_dims),)
+    return replace(plain, kernel="rounded_contract", attributes=attributes, inputs=(axes, *beside, *weight))
 
 
 def _multiply(applied: Application, tensor: TensorForm, stored: tuple[TensorForm, ...], group: int) -> OperatorMeaning:
