@@ -8,6 +8,7 @@ from dataclasses import dataclass, replace
 from functools import cached_property
 
 from einc.machines.gpu import GpuRates
+from einc_runtime.plan.element_types import list_peaks
 from einc_runtime.plan.schema import HOST
 
 BYTES_PER_MS = 1e6  # of one GB/s
@@ -74,10 +75,10 @@ class Site:
     def peak(self, precision: str) -> float:
         """FLOP/s at a precision; what the file does not list runs as f32 does, and without f32 nothing limits it.
 
-        Products of 8-bit integers run as those of f16 do where the file does not list them.
+        Products of integers and floats of 8 bits run as those of f16 do where the file does not list them.
         """
         peaks = dict(self.flops)
-        known = [peaks[name] for name in (precision, *["f16"] * (precision == "i8"), "f32") if name in peaks]
+        known = [peaks[name] for name in list_peaks(precision) if name in peaks]
         return known[0] if known else math.inf
 
     @property

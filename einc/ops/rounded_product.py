@@ -158,10 +158,10 @@ class RoundedProduct(DerivedMappedOperator):
 
     @property
     def precision(self) -> str:
-        """That of what is multiplied. Products of both kinds of floats with powers of two as scales count as those of
-        the tensor: many GPUs that multiply floats of 8 bits do not scale groups of 32."""
+        """That of what is multiplied: with groups that is the tensor, which has its type again after rounding."""
         stored = self.plain.form.stored
-        return self.plain.precision if stored.scales == "f8e8m0" else stored.rounded
+        multiplies_rounded = not self.plain.group and stored.values == stored.rounded
+        return stored.rounded if multiplies_rounded else self.plain.precision
 
     def fan_in(self, k: int) -> int:
         before = int(self.needs_largest)

@@ -187,7 +187,7 @@ def language(arena, number, written):
             cell = arena.raw[address : address + pointer.pointee.itemsize].view(pointer.pointee)
             cell[0] = max(cell[0], operand)
 
-    def dot(a, b, acc=None, input_precision=None, out_dtype=None):
+    def dot(a, b, acc=None, input_precision=None, out_dtype=None, max_num_imprecise_acc=None):
         return Tensor(multiply_tiles(a.a, b.a, None if acc is None else acc.a))
 
     def add_up(x, axis):

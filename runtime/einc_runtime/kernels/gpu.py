@@ -75,6 +75,11 @@ MAX_AMD_STAGES = 2
 """With more, operands that are fetched ahead take more than the 64 KiB of shared memory that a program has there."""
 
 
+F8_ARCHITECTURES = frozenset({"sm_89", "sm_90", "sm_100", "sm_103", "sm_120", "sm_121"})
+"""Architectures that know floats of 8 bits: they convert them, and tensor cores multiply them.
+Those of AMD know other floats of 8 bits."""
+
+
 def read_capability(architecture: str) -> tuple[int, int]:
     """(9, 0) of sm_90; (0, 0) of AMD's architectures."""
     return (0, 0) if architecture.startswith(AMD) else divmod(int(architecture.removeprefix("sm_")), 10)

@@ -141,11 +141,12 @@ def _split_quantized(invocation: Invocation[Shape]) -> Iterator[KernelSplit]:
 
 
 def _split_rounded(invocation: Invocation[Shape]) -> Iterator[KernelSplit]:
-    """The same; the largest elements have those indices of the tensor that the result has."""
+    """The same; the largest elements, where there are some, have those indices of the tensor that the result has."""
     equation = parse_index_equation(invocation.attribute("equation", str))
     tensor, weight = equation.inputs
-    kept = tuple(name for name in tensor if name in equation.output)
-    labels = (tensor, kept, *(weight[: len(shape)] for shape in invocation.inputs[2:]))
+    groups_alone = len(invocation.inputs) == 3
+    kept = [] if groups_alone else [tuple(name for name in tensor if name in equation.output)]
+    labels = (tensor, *kept, *(weight[: len(shape)] for shape in invocation.inputs[1 + len(kept) :]))
     return _split_operands(equation, labels, invocation.output)
 
 

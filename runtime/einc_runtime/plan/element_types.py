@@ -91,6 +91,11 @@ def find_element_type(name: str) -> ElementFormat:
     return _BY_NAME[name]
 
 
+def list_peaks(name: str) -> tuple[str, ...]:
+    """The peaks of a machine file that may limit products of a type, the first one known. A file may name others."""
+    return _BY_NAME[name].peaks if name in _BY_NAME else (name, "f32")
+
+
 @dataclass(frozen=True, slots=True)
 class StoredForm:
     """How quantized weights are stored whose name in the language this is: the types of values and scales, where ""

@@ -13,10 +13,12 @@ import ml_dtypes
 import numpy as np
 import pytest
 
+from einc_runtime.dtypes import storage_dtype
 from einc_runtime.kernels import registry
 from einc_runtime.kernels.base import Invocation, JointInvocation
 from einc_runtime.kernels.triton import builders
 from einc_runtime.kernels.triton.launches import KernelLaunch, as_layout
+from einc_runtime.plan.element_types import STORED_FORMS
 from einc_runtime.plan.schema import Block
 from tests.support.gpu_invocations import INVOCATIONS, JOINT_AGGREGATIONS, joint_launches
 from tests.support.kernel_runs import concatenation, lookup
@@ -85,6 +87,20 @@ def rounded(equation, tensor, rows, weight, channels, result, dtype="f4"):
     return "rounded_contract", {"equation": equation, "scale": 0.5}, operands, [zeros(*result, dtype=dtype)]
 
 
+def rounded_floats(name, tensor, scales, group, dtype="f4"):
+    form, x = STORED_FORMS[name], normal(*tensor, dtype=dtype)
+    x[0] = 0
+    width, depth = (scales or (48,))[0], tensor[1]
+    values = (normal(width, depth) * 20).astype(storage_dtype("f8e4m3"))
+    if form.values == "f4x2":
+        values = bytes_of(width, depth // 2).view("V1")
+    factors = {"f32": normal, "f8e8m0": powers, "f8e4m3": scales_of}[form.scales](*scales)
+    largest = [abs(x).max(1)] * form.needs_largest(group)
+    attributes = {"equation": "t k, n k -> t n", "scale": 0.5, **({"group": group} if group else {})}
+    weight = [values, factors, *[np.float32(0.1)] * form.has_factor]
+    return "rounded_contract", attributes, [x, *largest, *weight], [zeros(tensor[0], width, dtype=dtype)]
+
+
 MASK = np.array([True, False, True, True, True, False, True, True, True, True, True])
 CASES = {
     "map": mapped("t0 = silu x0; t1 = mul t0 x1", "i j, i j -> i j", [normal(9, 33), normal(9, 33)], 9, 33),
@@ -139,6 +155,13 @@ CASES = {
     "rounded batch": rounded("t e k, e f k -> e t f", (70, 3, 33), (70, 3), (3, 68, 33), (3, 68), (3, 70, 68)),
     "rounded row": rounded("k, e f k -> f e", (33,), (), (2, 3, 33), (2,), (3, 2), BF16),
     "rounded in f64": rounded("t k, n k -> t n", (3, 40), (3,), (1, 40), (1,), (3, 1), "f8"),
+    "rounded floats": rounded_floats("f8e4m3", (5, 96), (48,), 0),
+    "rounded floats of a tensor": rounded_floats("f8e4m3", (19, 48), (), 0, BF16),
+    "rounded floats of odd rows": rounded_floats("f8e4m3", (3, 70), (41,), 0),
+    "rounded groups": rounded_floats("f8e4m3", (5, 192), (48, 2), 96),
+    "rounded powers": rounded_floats("mxfp8", (3, 96), (37, 3), 32, "f2"),
+    "rounded pairs": rounded_floats("mxfp4", (19, 64), (5, 2), 32),
+    "rounded nvfp4": rounded_floats("nvfp4", (5, 96), (37, 6), 16, BF16),
     "softmax": ("softmax", {"axis": 1}, [normal(5, 33)], [zeros(5, 33)]),
     "softmax across": ("softmax", {"axis": 0}, [normal(40, 6)], [zeros(40, 6)]),
     "softmax of long rows": ("softmax", {"axis": 1}, [normal(2, 20000)], [zeros(2, 20000)]),

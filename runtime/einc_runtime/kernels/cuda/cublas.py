@@ -24,10 +24,10 @@ from einc_runtime.kernels.triton.gemm import Gemm
 WORKSPACE = 32 << 20
 """Bytes, as NVIDIA recommends for Hopper. Less is not faster on other devices."""
 
-CUDA_DATA_TYPES = {"f32": 0, "f64": 1, "f16": 2, "bf16": 14}
+CUDA_DATA_TYPES = {"f32": 0, "f64": 1, "f16": 2, "bf16": 14, "f8e4m3": 28}
 """cudaDataType."""
 
-COMPUTE = {"f16": 68, "bf16": 68, "f32": 68, "f64": 70}
+COMPUTE = {"f16": 68, "bf16": 68, "f32": 68, "f64": 70, "f8e4m3": 68}
 """cublasComputeType: 32F and 64F."""
 
 _POINTER, _INT, _LONG = ctypes.c_void_p, ctypes.c_int, ctypes.c_longlong

@@ -52,11 +52,15 @@ CUBLASLT_PROTOTYPES = {f"cublasLt{name}": types for name, types in LT_PROTOTYPES
     "cublasLtMatmulAlgoCheck": (*[_POINTER] * 8,),
 }
 
-_COMPUTED_IN = {"f16": 0, "bf16": 0, "f32": 0}  # cudaDataType of alpha and beta: CUDA_R_32F
+_COMPUTED_IN = {"f16": 0, "bf16": 0, "f32": 0, "f8e4m3": 0}  # cudaDataType of alpha and beta: CUDA_R_32F
 
 _ACTIVATION = {"": 1, "relu": 2, "gelu_tanh": 32}
 _WITH_BIAS = 4
 """Values of the epilogue."""
+
+_SCALES, _SCALE_MODES, _OUTER_VECTOR = (17, 18), (31, 32), 3
+"""Attributes of cuBLASLt for scales of rows and columns, which are vectors of f32 (since 12.9; other versions propose no
+algorithm). Sums of floats of 8 bits are promoted to f32 as they go, unless the attribute 25 says otherwise."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -152,6 +156,10 @@ class LtLibrary(CublasLibrary):
             epilogue = _WITH_BIAS | (epilogue if p.activation else 0)
             self._set("MatmulDesc", operation, names.bias, ctypes.c_void_p(p.bias))
         self._set("MatmulDesc", operation, names.epilogue, ctypes.c_uint32(epilogue))
+        if p.is_scaled:
+            for mode, pointer, scales in zip(_SCALE_MODES, _SCALES, (p.scale_m, p.scale_n), strict=True):
+                self._set("MatmulDesc", operation, mode, ctypes.c_int32(_OUTER_VECTOR))
+                self._set("MatmulDesc", operation, pointer, ctypes.c_void_p(scales))
 
         def matrix(kind: str, rows: int, columns: int, leading: int, stride: int) -> int:
             layout = self._new("MatrixLayout", descriptors, CUDA_DATA_TYPES[kind], rows, columns, leading)
@@ -235,6 +243,7 @@ class CublasLt(LtLibrary):
     def _algorithm(self, product: Gemm, device: int) -> Algorithm | None:
         """The library's first proposal or None; it is the same for products that differ in addresses alone."""
         form = replace(product, a=0, b=0, c=0, addend=int(product.addend > 0), bias=int(product.bias > 0))
+        form = replace(form, scale_m=int(product.is_scaled), scale_n=int(product.is_scaled))
         alignments = tuple(find_alignment(address) for address in _addresses(product))
         key = form, (*alignments, find_alignment(product.bias)), device
         if key not in self._algorithms:

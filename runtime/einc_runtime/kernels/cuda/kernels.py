@@ -44,7 +44,8 @@ from einc_runtime.kernels.triton.batched_pair import build_batched_pair, build_c
 from einc_runtime.kernels.triton.gated_pair import GatedPair, build_gated_pair
 from einc_runtime.kernels.triton.gemm import Gemm
 from einc_runtime.kernels.triton.kernels import TritonKernels
-from einc_runtime.kernels.triton.launches import KernelLaunch, LaunchSequence, LaunchStep
+from einc_runtime.kernels.triton.launches import KernelLaunch, LaunchSequence, LaunchStep, relocate_step
+from einc_runtime.kernels.triton.product import build_product, list_tiles
 
 _UNKNOWN_ALGORITHM = "some algorithms of the plan's tuning cannot be used here: tune it again with `einc tune`"
 
@@ -170,7 +171,7 @@ class CudaKernels(TritonKernels):
             ways = [
                 (candidate.record, library.launch(product, workspace, device, candidate)) for candidate in proposals
             ]
-            if not product.epilogue:
+            if not product.epilogue and not product.is_scaled:
                 usual = self._products.launch(product, (product.a, product.b, product.c), workspace, device)
                 ways.insert(0, (b"", usual))
             candidates = list(self._own_kernels.candidates([product], "", workspace, target)) if ways else []
@@ -266,9 +267,20 @@ class CudaKernels(TritonKernels):
         self._note_unknown(call is None)
         return step if call is None else call
 
+    def _replace_unknown(self, step: LaunchStep, target: GpuTarget) -> LaunchStep:
+        """Our own kernel in place of a product with scales that the library does not know."""
+        if not isinstance(step, Gemm) or not step.is_scaled:
+            return step
+        library = self._open_epilogues()
+        if library is not None and library.fits(step, target.device):
+            self._with_epilogues = True
+            return step
+        return build_product(step, list_tiles([step], target.architecture)[0], target.multiprocessors)
+
     def prepare(self, sequence: LaunchSequence, target: GpuTarget) -> GpuKernel:
         """Compiles all sources. Modules are loaded when the kernel is bound."""
-        sequence = replace(sequence, steps=tuple(self._use_own(step, target) for step in sequence.steps))
+        steps = (self._replace_unknown(self._use_own(step, target), target) for step in sequence.steps)
+        sequence = replace(sequence, steps=tuple(steps))
         calls = [step for step in sequence.steps if isinstance(step, KernelLaunch)]
         binaries = {step.source.key: self._modules.binary(step.source, target.architecture) for step in calls}
         products = any(isinstance(step, Gemm) for step in sequence.steps)
@@ -295,7 +307,7 @@ class CudaKernels(TritonKernels):
         for step in sequence.steps:
             if isinstance(step, Gemm):
                 tuned = self._find_tuned(step, target) is not None
-                providers.append("cublasLt" if step.epilogue or tuned else "cublas")
+                providers.append("cublasLt" if step.epilogue or step.is_scaled or tuned else "cublas")
                 variants.append(step.variant + ", tuned" * tuned)
             else:
                 providers.append("triton")
@@ -308,16 +320,18 @@ class CudaKernels(TritonKernels):
         return Description("+".join(sorted(set(providers))) or "triton", version, shown)
 
     def _launch_product(self, product: Gemm, memory: int, scratch: int, target: GpuTarget) -> Launch:
-        a, b, c = (resolve_address(address, memory) for address in (product.a, product.b, product.c))
-        resolved, workspace = replace(product, a=a, b=b, c=c), memory + scratch
+        resolved = relocate_step(product, lambda address: resolve_address(address, memory))
+        assert isinstance(resolved, Gemm)
+        workspace = memory + scratch
         self._bound.setdefault((name_product(resolved), target.device), (resolved, workspace, target))
         algorithm = self._find_tuned(resolved, target)
-        if resolved.epilogue or algorithm is not None:
+        if resolved.epilogue or resolved.is_scaled or algorithm is not None:
             assert self._epilogues is not None, (
                 "products have epilogues and tuned algorithms only with a library for them"
             )
             return self._epilogues.launch(resolved, workspace, target.device, algorithm)
-        return self._products.launch(resolved, (a, b, c), workspace, target.device)
+        pointers = resolved.a, resolved.b, resolved.c
+        return self._products.launch(resolved, pointers, workspace, target.device)
 
 
 def _run_in_order(launches: Sequence[Launch]) -> Launch:

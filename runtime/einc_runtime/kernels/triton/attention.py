@@ -21,6 +21,7 @@ from einc_runtime.dtypes import Array, storage_dtype
 from einc_runtime.kernels.base import Invocation, dtype_name
 from einc_runtime.kernels.calls.attention import HIGHEST_POSITION, LOWEST_POSITION, AttentionCall
 from einc_runtime.kernels.calls.joint_aggregation import JointAggregationCall
+from einc_runtime.kernels.gpu import F8_ARCHITECTURES
 from einc_runtime.kernels.triton.joint_aggregation import build_logsumexp
 from einc_runtime.kernels.triton.launches import Argument, KernelLaunch, LaunchSequence, Table, WorkspaceAllocator
 from einc_runtime.kernels.triton.ordered_sums import write_tree
@@ -51,9 +52,6 @@ MAX_SHARES = 16
 SMALL_MEMORY = frozenset({"sm_86", "sm_89", "sm_120", "sm_121", "gfx90a", "gfx942"})
 """Architectures with at most 99 KiB of shared memory for a program: tiles are smaller, with fewer pipeline stages."""
 
-
-CONVERTING_F8 = frozenset({"sm_89", "sm_90", "sm_100", "sm_103", "sm_120", "sm_121"})
-"""Architectures with an instruction that widens floats of 8 bits. Those of AMD have it for other floats of 8 bits."""
 
 _NARROW_TYPES = {"f8e4m3": "tl.float8e4nv", "f8e5m2": "tl.float8e5"}
 
@@ -314,7 +312,7 @@ class _AttentionSource:
         stored = self.items["k"].dtype
         if stored == self.kind:
             return loaded
-        known = self.architecture in CONVERTING_F8
+        known = self.architecture in F8_ARCHITECTURES
         wide = f"{loaded}.to({_NARROW_TYPES[stored]}, bitcast=True)" if known else self.items["k"].convert(loaded)
         return f"{wide}.to({LANGUAGE[self.kind]})"
 

@@ -40,7 +40,7 @@ KERNELS: dict[str, tuple[str, str]] = {
     "contract": ("einc_runtime.kernels.triton.contract", "build_contract"),
     "dequantize": ("einc_runtime.kernels.triton.quantized", "build_dequantize"),
     "quantized_contract": ("einc_runtime.kernels.triton.quantized", "build_quantized_contract"),
-    "rounded_contract": ("einc_runtime.kernels.triton.rounded", "build_rounded_contract"),
+    "rounded_contract": ("einc_runtime.kernels.triton.rounded_floats", "build_rounded_contract"),
     "map": ("einc_runtime.kernels.triton.map", "build_map"),
     "reduce": ("einc_runtime.kernels.triton.map", "build_reduce"),
     "softmax": ("einc_runtime.kernels.triton.rows", "build_softmax"),
@@ -61,6 +61,7 @@ ORDERED: dict[str, tuple[str, str]] = {
     "contract": ("einc_runtime.kernels.triton.ordered_products", "build_ordered_contract"),
     "expert_matmul": ("einc_runtime.kernels.triton.experts", "build_ordered_expert_matmul"),
     "quantized_contract": ("einc_runtime.kernels.triton.quantized", "build_ordered_quantized_contract"),
+    "rounded_contract": ("einc_runtime.kernels.triton.rounded_floats", "build_ordered_rounded_contract"),
     "recurrence": ("einc_runtime.kernels.triton.recurrence", "build_ordered_recurrence"),
     "reduce": ("einc_runtime.kernels.triton.ordered_sums", "build_ordered_reduce"),
     "softmax": ("einc_runtime.kernels.triton.rows", "build_ordered_softmax"),
@@ -76,8 +77,8 @@ JOINT_AGGREGATION_BUILDERS: dict[str, tuple[str, str]] = {
 """Aggregation of tuples -> module and builder."""
 
 
-SIZED = frozenset({"attention"})
-"""Kernels whose builders take the architecture, since tiles depend on the size of shared memory."""
+SIZED = frozenset({"attention", "rounded_contract"})
+"""Kernels whose builders take the architecture: tiles depend on shared memory, and types on tensor cores."""
 
 
 def build_kernel(invocation: Invocation[Array], architecture: str = "sm_90") -> LaunchSequence:

@@ -30,7 +30,8 @@ class Gemm:
     `kind` is the type of A and B, `result` that of C. Sums are in f32 (f64 for f64), and multiplied by `scale` before
     they are rounded. With an epilogue the result is activation(scale op(A) op(B) + addend + bias): `addend` is the
     address of a matrix of C's form, `bias` that of a column, both of C's type; they are 0, and `activation` is "",
-    where there is none.
+    where there is none. Products of floats of 8 bits are multiplied with the f32 of their row at `scale_m` and of their
+    column at `scale_n`, too.
     """
 
     transpose_a: bool
@@ -54,6 +55,8 @@ class Gemm:
     addend: int = 0
     bias: int = 0
     activation: str = ""
+    scale_m: int = 0
+    scale_n: int = 0
 
     @property
     def epilogue(self) -> str:
@@ -68,7 +71,13 @@ class Gemm:
         letters = "nt"[self.transpose_a] + "nt"[self.transpose_b]
         kinds = self.kind if self.kind == self.result else f"{self.kind} to {self.result}"
         batch = f"{self.batch} of " if self.batch > 1 else ""
-        return f"gemm {letters} {kinds} {batch}{shape} {self.epilogue}".rstrip()
+        scaled = " scaled" if self.is_scaled else ""
+        return f"gemm {letters} {kinds} {batch}{shape}{scaled} {self.epilogue}".rstrip()
+
+    @property
+    def is_scaled(self) -> bool:
+        """Whether rows and columns of the result have scales."""
+        return self.scale_m > 0
 
 
 @dataclass(frozen=True, slots=True)

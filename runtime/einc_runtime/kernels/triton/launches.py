@@ -138,8 +138,11 @@ class LaunchSequence:
 def relocate_step(step: LaunchStep, relocate: Callable[[int], int]) -> LaunchStep:
     """The step on other memory: `relocate` gives the new address for each one."""
     if isinstance(step, Gemm):
-        added, bias = (relocate(pointer) if pointer else 0 for pointer in (step.addend, step.bias))
-        return replace(step, a=relocate(step.a), b=relocate(step.b), c=relocate(step.c), addend=added, bias=bias)
+        added, bias, of_m, of_n = (
+            relocate(pointer) if pointer else 0 for pointer in (step.addend, step.bias, step.scale_m, step.scale_n)
+        )
+        a, b, c = relocate(step.a), relocate(step.b), relocate(step.c)
+        return replace(step, a=a, b=b, c=c, addend=added, bias=bias, scale_m=of_m, scale_n=of_n)
 
     def pointer(argument: Argument) -> Argument:
         return relocate(argument) if isinstance(argument, int) else argument

@@ -25,7 +25,10 @@ from einc_runtime.kernels.triton.source import (
     mask_arguments,
 )
 
-PRODUCT_DTYPES = ("f16", "bf16", "f32")
+PRODUCT_DTYPES = ("f16", "bf16", "f32", "f8e4m3")
+EXACT_PRODUCTS = 128
+"""So many products of floats of 8 bits are added by tensor cores, whose own sums have fewer bits, before they are added
+to sums in f32."""
 
 GROUP = 8
 """Tiles of rows that are computed together, column after column."""
@@ -98,6 +101,8 @@ def list_tiles(products: Sequence[Gemm], architecture: str) -> tuple[ProductTile
             tiles += _LARGE_BULK if len(products) == 1 else _TWO_BULK
     major = read_capability(architecture)[0]
     most = LESS_SHARED if architecture in LITTLE_SHARED else SHARED_MEMORY_BYTES.get(major, LESS_SHARED)
+    if product.kind == "f8e4m3":  # as many bytes
+        tiles = tuple(replace(tile, inner=2 * tile.inner) for tile in tiles)
     stages = tuple(tile.stages if major else min(tile.stages, MAX_AMD_STAGES) for tile in tiles)
     return tuple(t for t, ahead in zip(tiles, stages, strict=True) if t.shared(products) // t.stages * ahead <= most)
 
@@ -150,6 +155,7 @@ def _build(products: list[Gemm], program: str, tile: ProductTile, multiprocessor
         *_locate(p.batch, counts, tile, cast),
         *_multiply(products, items, tile, cast),
         *(f"v{n} = total{n}" + (f" * {q.scale!r}" if q.scale != 1 else "") for n, q in enumerate(products)),
+        *(f"v0 = v0 * {_load_added(items[name], p, tile)}" for name in ("scale_m", "scale_n") if name in items),
         *(f"{name} = {_load_added(items[name], p, tile)}" for name in added),
         *chain.lines,
         items["c"].store(_places(items["c"]), f"({chain.value})", _edge(p, tile)),
@@ -183,6 +189,9 @@ def _list_operands(products: Sequence[Gemm]) -> dict[str, PointerOperand]:
         operands["addend"] = _operand("addend", p.result, result, p.addend)
     if p.bias:
         operands["bias"] = _operand("bias", p.result, (0, 0, 1, 0), p.bias)
+    if p.is_scaled:
+        operands["scale_m"] = _operand("scale_m", "f32", (0, 0, 1, 0), p.scale_m)
+        operands["scale_n"] = _operand("scale_n", "f32", (0, 1, 0, 0), p.scale_n)
     if p.batch == 1:
         operands = {name: replace(item, strides=(0, *item.strides[1:])) for name, item in operands.items()}
     return operands
@@ -228,9 +237,13 @@ def _multiply(products: Sequence[Gemm], items: dict[str, PointerOperand], tile: 
         if name[1:].isdigit() and tile.bulk:
             inner.append(f"{name} = {_load_bulk(name, p, tile)}")
         elif name[1:].isdigit():
-            mask = mask_arguments(*masks[side], fallback="0.0")
+            mask = mask_arguments(*masks[side], fallback="0" if p.kind == "f8e4m3" else "0.0")
             inner.append(f"{name} = tl.load({item.at(places[side])}{mask})")
     precision = ', input_precision="ieee"' if p.kind == "f32" else ""
+    if p.kind == "f8e4m3":
+        precision = f", max_num_imprecise_acc={min(EXACT_PRODUCTS, tile.inner)}"
+        names = [name for name in items if name[1:].isdigit()]
+        inner += [f"{name} = {name}.to(tl.float8e4nv, bitcast=True)" for name in names]
     for n in range(len(products)):
         left, right = (f"{side}{n}" if f"{side}{n}" in items else f"{side}0" for side in ("b", "a"))
         inner.append(f"total{n} = tl.dot({left}, {right}, total{n}{precision})")
@@ -269,7 +282,7 @@ def _places(item: PointerOperand) -> dict[int, str]:
 
 def _load_added(item: PointerOperand, product: Gemm, tile: ProductTile) -> str:
     """The expression that loads what is added to a tile."""
-    parts = [_limit("columns[None, :]", product.m, tile.columns)]
+    parts = [_limit("columns[None, :]", product.m, tile.columns)] if item.strides[2] else []
     if item.strides[1]:
         parts.insert(0, _limit("rows[:, None]", product.n, tile.rows))
     return item.load(_places(item), " & ".join(filter(None, parts)))

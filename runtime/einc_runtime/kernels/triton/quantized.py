@@ -8,11 +8,11 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Sequence
+from dataclasses import replace
 
-from einc_runtime.dtypes import Array, compute_type, storage_dtype
+from einc_runtime.dtypes import Array, DType, compute_type, storage_dtype
 from einc_runtime.kernels.base import Invocation, address, dtype_name
 from einc_runtime.kernels.calls.quantized import DequantizeCall, QuantizedContractCall, QuantizedWeight
-from einc_runtime.kernels.gpu import WORKSPACE_ALIGNMENT
 from einc_runtime.kernels.indices import NamedArray
 from einc_runtime.kernels.matrices import are_mergeable, view_as_matrices
 from einc_runtime.kernels.scalar_program import read_steps
@@ -43,8 +43,8 @@ MIN_STEP, MAX_STEP = 16, 64
 """Stored values of a row that are multiplied at a time: tensor cores take 16 at least."""
 MAX_BLOCK_VALUES = 1024
 """Stored values that a program reads at most."""
-STAND_IN_WEIGHT_OFFSET = 1 << 60
-"""Where the widened weight seems to be while its product is built: behind all workspace."""
+STAND_IN_WEIGHT, STAND_IN_TENSOR = 1 << 61, 1 << 60
+"""Where operands in workspace seem to be while a product is built: behind all memory, in front of all workspace."""
 
 
 def build_dequantize(invocation: Invocation[Array]) -> LaunchSequence:
@@ -66,23 +66,34 @@ def build_quantized_contract(
     direct = _build_direct(call) if multiply is build_contract else None
     if direct is not None:
         return LaunchSequence((direct,))
-    allocator = WorkspaceAllocator()
-    widened = allocator.take(call.weight.shape, storage_dtype(dtype_name(call.tensor.array)))
-    first = address(widened)
+    return build_on_operand(
+        STAND_IN_WEIGHT,
+        (call.weight.shape, storage_dtype(dtype_name(call.tensor.array))),
+        lambda widened: widen(call.weight, widened),
+        lambda widened: multiply(call.product_with(widened, call.result.array)),
+    )
 
-    def put(start: int) -> Array:
-        moved = WorkspaceAllocator()
-        moved.size = start - SCRATCH
-        return moved.take(widened.shape, widened.dtype)
 
-    product = multiply(call.product_with(put(SCRATCH + STAND_IN_WEIGHT_OFFSET), call.result.array))
-    start = first + -(-product.scratch // WORKSPACE_ALIGNMENT) * WORKSPACE_ALIGNMENT
+def build_on_operand(
+    stand_in: int,
+    operand: tuple[Sequence[int], DType],
+    write: Callable[[Array], KernelLaunch],
+    multiply: Callable[[Array], LaunchSequence],
+) -> LaunchSequence:
+    """The launch that writes an operand, given by shape and type, into the first part of workspace, and those of the
+    product that `multiply` builds with it, whose own workspace is behind it. Meanwhile the operand is at `stand_in`."""
+    allocator, elsewhere = WorkspaceAllocator(), WorkspaceAllocator()
+    elsewhere.size = stand_in - SCRATCH
+    product = multiply(elsewhere.take(*operand))
+    written = allocator.take(*operand)
 
     def relocate(old: int) -> int:
-        return old - (SCRATCH + STAND_IN_WEIGHT_OFFSET) + start if old >= SCRATCH + STAND_IN_WEIGHT_OFFSET else old
+        if old >= SCRATCH:
+            return old + allocator.size
+        return old - stand_in + SCRATCH if stand_in <= old < stand_in + STAND_IN_TENSOR else old
 
     steps = [relocate_step(step, relocate) for step in product.steps]
-    return LaunchSequence((widen(call.weight, put(start)), *steps), start - SCRATCH + allocator.size)
+    return replace(product, steps=(write(written), *steps), scratch=allocator.size + product.scratch)
 
 
 def build_stored_rows(invocation: Invocation[Array]) -> KernelLaunch | None:

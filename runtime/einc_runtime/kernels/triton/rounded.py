@@ -46,7 +46,7 @@ def _divide(wide: str, left: str, right: str) -> str:
     return f"tl.div_rn({left}, {right})" if wide == "tl.float32" else f"({left} / {right})"
 
 
-def _locate(call: RoundedContractCall, names: Names, position: str) -> tuple[list[str], dict[str, str]]:
+def locate(call: RoundedContractCall, names: Names, position: str) -> tuple[list[str], dict[str, str]]:
     """The lines that find the place along each index of a position in all of them, and the names of these places."""
     places = {name: f"i{list(call.plain.extents).index(name)}" for name in names}
     lines, left = [], position
@@ -84,8 +84,8 @@ def _round(call: RoundedContractCall, integers: Array) -> KernelLaunch:
     target = PointerOperand.of("integers", integers)
     block = min(power_of_two(depth), MAX_ROUNDED_ELEMENTS)
     parts = -(-depth // block)
-    row_lines, row_places = _locate(call, (*batch, *rows), "row")
-    column_lines, column_places = _locate(call, summed, "column")
+    row_lines, row_places = locate(call, (*batch, *rows), "row")
+    column_lines, column_places = locate(call, summed, "column")
     lines = [
         "program = tl.program_id(0).to(tl.int64)",
         f"row = program // {parts}",
@@ -120,7 +120,7 @@ def _multiply(call: RoundedContractCall, integers: Array) -> KernelLaunch:
     inside, near, in_rows = f"column < {width}", f"place < {depth}", f"row < {count}"
     subscripts = zip((batch, rows, columns, summed), ("number", "row", "column", "place"), strict=True)
     (of_batch, number), (of_rows, row), (of_columns, column), (of_summed, summed_position) = (
-        _locate(call, names, position) for names, position in subscripts
+        locate(call, names, position) for names, position in subscripts
     )
     weight = v.load(
         _at(values, number, _tall(column), _flat(summed_position)),
