@@ -88,7 +88,7 @@ def read_quantization(fields: ConfigFields, columns: Sequence[int]) -> Quantizat
             inner.fail(f"quant_method: {describe_json(method)} is not supported", f"supported are {', '.join(readers)}")
         return None
     quantization = readers[method](inner)
-    if quantization is not None and quantization.form.is_float:
+    if quantization is not None and quantization.form.is_float and not quantization.rounds_inputs:
         inner.note(_KEPT_FLOATS)
     inner.check_unknown(_HARMLESS_QUANTIZATION, method)
     return quantization
@@ -171,7 +171,7 @@ def _read_blocks(fields: ConfigFields, columns: Sequence[int]) -> Quantization |
     return Quantization(STORED_FORMS["f8e4m3"], "blocks", NARROW_BLOCK)
 
 
-def _read_floats(fields: ConfigFields, weights: ConfigFields) -> Quantization | None:
+def _read_floats(fields: ConfigFields, weights: ConfigFields, inputs: ConfigFields | None) -> Quantization | None:
     """Floats of 8 bits with a scale for each row, each block, or the whole tensor. Those with blocks are widened: their
     scales have the names of rows'."""
     weights.require("num_bits", (8,), "floats have 8 bits")
@@ -182,7 +182,11 @@ def _read_floats(fields: ConfigFields, weights: ConfigFields) -> Quantization | 
     if strategy == "block":
         fields.note(_WIDENED_FLOATS)
         return None
-    return Quantization(STORED_FORMS["f8e4m3"], one_scale=strategy == "tensor")
+    # stored scales of activations are left out, as they are where nothing is rounded
+    rounds_inputs = inputs is not None and inputs.flag("dynamic", False) and inputs.value("strategy") == "token"
+    if rounds_inputs:
+        _read_inputs(inputs, "float")
+    return Quantization(STORED_FORMS["f8e4m3"], rounds_inputs=rounds_inputs, one_scale=strategy == "tensor")
 
 
 def _read_grouped_floats(weights: ConfigFields, form: StoredForm) -> Quantization:
@@ -215,7 +219,7 @@ def _read_compressed(fields: ConfigFields) -> Quantization | None:
         return None
     stored = fields.value("format")
     if stored == _FLOAT_FORMAT:
-        return _read_floats(fields, weights)
+        return _read_floats(fields, weights, scheme.nested("input_activations"))
     if isinstance(stored, str) and stored in _GROUPED_FORMATS:
         return _read_grouped_floats(weights, STORED_FORMS[_GROUPED_FORMATS[stored]])
     rounds_inputs = _read_inputs(scheme.nested("input_activations"))
@@ -237,14 +241,14 @@ def _read_compressed(fields: ConfigFields) -> Quantization | None:
     return Quantization(_INTEGERS.get(bits, _INTEGERS[8]), "plain", group, zeros, rounds_inputs)
 
 
-def _read_inputs(fields: ConfigFields | None) -> bool:
-    """Whether activations are rounded; problems are noted where they are not rounded token by token, to integers of 8
-    bits, by scales that the tokens themselves give."""
+def _read_inputs(fields: ConfigFields | None, kind: str = "int") -> bool:
+    """Whether activations are rounded; problems are noted where they are not rounded token by token, to 8 bits of the
+    `kind` of the weights, by scales that the tokens themselves give."""
     if fields is None:
         return False
     fields.integer("num_bits", 64)
     fields.require("num_bits", (8,), "activations are rounded to 8 bits")
-    fields.require("type", ("int",), "activations are rounded to integers")
+    fields.require("type", (kind,), f"activations are rounded to {'integers' if kind == 'int' else 'floats'}")
     fields.require("symmetric", (True,), "activations have no zero points")
     if not fields.flag("dynamic", False):
         fields.fail("dynamic: false is not supported: scales of activations are those of each token, and not stored")

@@ -48,7 +48,7 @@ class QuantizedForm:
     @property
     def packing(self) -> int:
         """Elements in a stored value."""
-        return find_element_type(self.stored.values).packing
+        return self.stored.packing
 
     def operands(self, weight: TensorDesc) -> tuple[TensorDesc, ...]:
         """The values, scales, and zero points or factor that are stored for a weight.

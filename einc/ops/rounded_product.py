@@ -156,6 +156,12 @@ class RoundedProduct(DerivedMappedOperator):
         tensor, *weight = function.inputs
         return FunctionSpec((tensor, *weight[self.needs_largest :]), function.outputs)
 
+    def traffic(self, function: FunctionSpec) -> int:
+        """With the rounded tensor, which is written and read again."""
+        kind = find_element_type(self.plain.form.stored.rounded)
+        width = kind.width if self.precision == self.plain.form.stored.rounded else self.plain.tensor.dtype.itemsize
+        return DerivedMappedOperator.traffic(self, function) + 2 * width * function.inputs[0].size
+
     @property
     def precision(self) -> str:
         """That of what is multiplied: with groups that is the tensor, which has its type again after rounding."""

@@ -199,4 +199,6 @@ def compute_occupied_ms(cost: TaskCost, site: Site, kernel_latency_us: float, ca
         KernelKind.RECURRENCE,
     ):  # a launch was not measured apart for these
         measured += latency
+    if cost.task == "rounded_contract":
+        measured += latency  # of the launch that rounds the tensor
     return max(measured, at_peak)

@@ -277,7 +277,7 @@ def _describe(scheme: RoundingScheme, skipped: list[str], round_inputs: bool) ->
     }  # fmt: skip
     if form.group:
         weights["scale_dtype"] = "torch.uint8" if form.scales == "f8e8m0" else "torch.float8_e4m3fn"
-    inputs = {"num_bits": 8, "type": "int", "symmetric": True, "dynamic": True, "strategy": "token"}
+    inputs = {"num_bits": 8, "type": weights["type"], "symmetric": True, "dynamic": True, "strategy": "token"}
     activations = {"input_activations": inputs if round_inputs else None, "output_activations": None}
     return {
         "quant_method": "compressed-tensors",

@@ -37,7 +37,7 @@ class RoundingScheme:
     @property
     def packing(self) -> int:
         """The values in a byte."""
-        return find_element_type(self.form.values).packing
+        return self.form.packing
 
     @property
     def has_blocks(self) -> bool:

@@ -9,6 +9,7 @@ from einc.plan_reading.limits import find_limit, find_peak_parts
 from einc.plan_reading.timing import Label, Timing, read_plan_machine, time_plan
 from einc.predict.breakdown import LabelTime
 from einc.predict.ranges import name_rates
+from einc_runtime.plan.element_types import list_peaks
 from einc_runtime.plan.schema import Bundle
 
 Document = dict[str, Any]
@@ -71,8 +72,7 @@ def describe_unlisted_peaks(bundle: Bundle, machine: Machine) -> str | None:
     """A note on element types that the plan computes in and the machine file has no peak for, if any."""
     used = {operation.precision for operation in bundle.operations if any(f.flops for f in operation.functions)}
     listed = set.intersection(*({name for name, _ in site.flops} for site in machine.sites))
-    if "f16" in listed:
-        used -= {"i8"}  # timed as f16
+    used = {name for name in used if not listed & set(list_peaks(name)[:-1])}  # the last one is f32
     if not used - listed:
         return None
     rule = "as f32" if "f32" in listed else "as if computing took no time, its bytes alone"

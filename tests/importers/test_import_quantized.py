@@ -149,6 +149,9 @@ def test_floats_of_8_bits_stay_as_they_are_stored() -> None:
         found = imported(large | {"quantization_config": quantization})
         assert found.text.count(storage) >= 6
         assert any("weights stay floats of 8 or 4 bits" in note for note in found.notes)
+    tokens = {"num_bits": 8, "type": "float", "symmetric": True, "dynamic": True, "strategy": "token"}
+    rounds = {**rows, "config_groups": {"group_0": {**scheme, "input_activations": tokens}}}
+    assert imported(large | {"quantization_config": rounds}).text.count("as f8e4m3(inputs=8)") >= 6
     heads = imported(large | {"quantization_config": rows}).text
     assert "d_model, heads_q, d_head] as f8e4m3(channels=1)" in heads
 

@@ -121,6 +121,16 @@ INVOCATIONS = {
     "rounded": made("rounded_contract", {"equation": "t k, n k -> t n"},
                     [array("bf16", 512, 4096), array("bf16", 512), array("i8", 1792, 4096), array("bf16", 1792)],
                     array("bf16", 512, 1792)),
+    "rounded floats": made("rounded_contract", {"equation": "t k, n k -> t n"},
+                           [array("bf16", 512, 4096), array("bf16", 512), array("f8e4m3", 1792, 4096),
+                            array("f32", 1792)], array("bf16", 512, 1792)),
+    "rounded floats of heads": made(
+        "rounded_contract", {"equation": "t k, h d k -> h t d"},
+        [array("f16", 64, 512), array("f16", 64), array("f8e4m3", 4, 128, 512), array("f32")],
+        array("f16", 4, 64, 128)),
+    "rounded nvfp4": made("rounded_contract", {"equation": "t k, n k -> t n", "group": 16},
+                          [array("bf16", 40, 512), array("bf16", 40), array("f4x2", 96, 256), array("f8e4m3", 96, 32),
+                           array("f32")], array("bf16", 40, 96)),
     "rounded in decoding": made(
         "rounded_contract", {"equation": "t h d, j h d -> j t"},
         [array("f16", 3, 32, 128), array("f16", 3), array("i8", 500, 32, 128), array("f16", 500)],

@@ -68,6 +68,23 @@ def test_floats_with_scales_of_few_bits(dtype, stored):
         check("quantized_contract", given, [x, *weight], [y], tolerance=tolerance, steps=(1,))
 
 
+@pytest.mark.parametrize("dtype", [F16, BF16, F32], ids=str)
+@pytest.mark.parametrize(("stored", "group"), [("f8e4m3", 0), ("f8e4m3", 128), ("mxfp8", 32), ("nvfp4", 16)])
+def test_products_of_rows_rounded_to_floats(dtype, stored, group):
+    form, rng = STORED_FORMS[stored], np.random.default_rng(7)
+    values = normal(48, 256).astype(storage_dtype("f8e4m3"))
+    if form.values == "f4x2":
+        values = rng.integers(0, 256, (48, 128), np.uint8).view("V1")
+    scales = np.abs(normal(48, 256 // group) if group else normal(48)).astype(storage_dtype(form.scales))
+    x = normal(19, 256, dtype=dtype)
+    x[3] = 0
+    largest = [np.abs(x).max(1)] * form.needs_largest(group)
+    inputs = [x, *largest, values, scales, *[np.float32(0.2)] * form.has_factor]
+    tolerance = {F16: 4e-3, BF16: 2e-2, F32: 1e-5}[np.dtype(dtype)]
+    given = {"equation": "t k, n k -> t n", **({"group": group} if group else {})}
+    check("rounded_contract", given, inputs, [np.empty((19, 48), dtype)], tolerance=tolerance, steps=(1,))
+
+
 @pytest.mark.parametrize("dtype", FLOATS, ids=str)
 @pytest.mark.parametrize(("packing", "group", "zeros"), [(1, 0, False), (1, 64, True), (2, 32, True), (2, 0, False)])
 def test_weights_are_widened(dtype, packing, group, zeros):

@@ -76,7 +76,7 @@ def quantize_command(
     if bits == "f8" and (zeros or size not in (0, 128)):
         raise UsageError("floats of 8 bits have no --zeros, and scales of rows or, with --group 128, of blocks")
     scheme = RoundingScheme(form, size, zeros)
-    if round_inputs and scheme != RoundingScheme(STORED_FORMS["i8"]):
+    if round_inputs and (size or zeros or form.packing > 1):
         raise UsageError("--round-inputs is for weights of 8 bits with a scale for each row, without zero points")
     try:
         with show_phases() as phase:

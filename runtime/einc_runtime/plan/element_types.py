@@ -111,6 +111,11 @@ class StoredForm:
     rounded: DTypeName = "f8e4m3"
 
     @property
+    def packing(self) -> int:
+        """The values in a byte."""
+        return ELEMENT_FORMATS[self.values].packing
+
+    @property
     def is_float(self) -> bool:
         """Whether values are floats: without zero points, and of a weight whose type no operand tells."""
         return ELEMENT_FORMATS[self.values].bits is not None

@@ -9,6 +9,7 @@ from __future__ import annotations
 import ctypes
 from ctypes import CFUNCTYPE, POINTER, Structure, c_float, c_int, c_int64, c_size_t, c_uint32, c_uint64, c_void_p
 
+import ml_dtypes
 import numpy as np
 import pytest
 
@@ -20,7 +21,7 @@ from einc_runtime.kernels.triton.gemm import Gemm
 from tests.support.emulated_gemm import multiply
 
 STREAM, MEMORY = 0x7FFF_1234_5678_9ABC, 0x7F00_0000_0100
-KINDS = {0: "f32", 2: "f16", 14: "bf16"}
+KINDS = {0: "f32", 2: "f16", 14: "bf16", 28: "f8e4m3"}
 
 descriptor, setting = c_void_p, [c_void_p, c_int, c_void_p, c_size_t]
 
@@ -49,7 +50,16 @@ SIGNATURES = {
     ],
 }  # fmt: skip
 ATTRIBUTES = {
-    "cublasLtMatmulDesc": {3: c_int, 4: c_int, 7: c_uint32, 8: c_void_p},
+    "cublasLtMatmulDesc": {
+        3: c_int,
+        4: c_int,
+        7: c_uint32,
+        8: c_void_p,
+        17: c_void_p,
+        18: c_void_p,
+        31: c_int,
+        32: c_int,
+    },
     "cublasLtMatrixLayout": {5: c_int, 6: c_int64},
     "cublasLtMatmulPreference": {1: c_uint64, 3: c_uint32, 5: c_uint32, 6: c_uint32, 7: c_uint32, 8: c_uint32},
 }
@@ -114,8 +124,13 @@ class Library:
         return Gemm(
             bool(turned[0]), bool(turned[1]), m, n, k, 0, self.held[a][1][3], strides[0], 0, self.held[b][1][3],
             strides[1], 0, ldc, strides[2], batch, KINDS[kind], KINDS[result], 1.0, 0, bias,
-            {1: "", 2: "relu", 32: "gelu_tanh"}[function],
+            {1: "", 2: "relu", 32: "gelu_tanh"}[function], *self._scales(how),
         )  # fmt: skip
+
+    def _scales(self, how):
+        """The vectors of rows and columns (OUTER_VEC_32F)."""
+        assert how.get(31, 0) == how.get(32, 0) == (3 if 17 in how else 0)
+        return how.get(17, 0), how.get(18, 0)
 
     def _cublasLtMatmulAlgoGetHeuristic(self, handle, what, a, b, c, d, preference, most, found, count):
         assert self.held[handle][0] == "cublasLt"
@@ -182,6 +197,31 @@ def test_the_library_gets_the_arguments_of_a_product(batch, added, activation, d
     products.close()
     assert not library.held
     assert used == [1]
+
+
+def test_floats_of_8_bits_have_scales_of_rows_and_columns():
+    m, n, k = 16, 5, 48
+    rng = np.random.default_rng(2)
+    a, b = (aligned(rng.normal(0, 9, shape).astype(ml_dtypes.float8_e4m3fn)) for shape in ((m, k), (n, k)))
+    of_m, of_n, c = rng.random(m, "f4"), rng.random(n, "f4"), aligned(np.zeros((n, m), "f4"))
+    at = [x.ctypes.data for x in (a, b, c, of_m, of_n)]
+    product = Gemm(True, False, m, n, k, at[0], k, 0, at[1], k, 0, at[2], m, 0, 1, "f8e4m3", "f32", 0.5,
+                   scale_m=at[3], scale_n=at[4])  # fmt: skip
+    products, _, _ = own()
+    assert products.fits(product, 0)
+    products.launch(product, MEMORY, 0)(STREAM)
+    expected = 0.5 * (b.astype("f8") @ a.astype("f8").T) * of_m * of_n[:, None]
+    np.testing.assert_allclose(c, expected, rtol=1e-6)
+    products.close()
+
+
+def aligned(array):
+    """A copy at a multiple of 16 bytes."""
+    raw = np.empty(array.nbytes + 16, np.uint8)
+    start = -raw.ctypes.data % 16
+    copy = raw[start : start + array.nbytes].view(array.dtype).reshape(array.shape)
+    copy[...] = array
+    return copy
 
 
 def product(**changed):

@@ -158,6 +158,9 @@ CASES = {
     "rounded floats": rounded_floats("f8e4m3", (5, 96), (48,), 0),
     "rounded floats of a tensor": rounded_floats("f8e4m3", (19, 48), (), 0, BF16),
     "rounded floats of odd rows": rounded_floats("f8e4m3", (3, 70), (41,), 0),
+    "rounded floats of heads": ("rounded_contract", {"equation": "t k, h d k -> h t d"}, [
+        np.tile(np.linspace(-1, 1, 48, dtype="f2"), (5, 1)), np.ones(5, "f2"),
+        (normal(3, 16, 48) * 20).astype(ml_dtypes.float8_e4m3fn), normal(3, 16)], [zeros(3, 5, 16, dtype="f2")]),
     "rounded groups": rounded_floats("f8e4m3", (5, 192), (48, 2), 96),
     "rounded powers": rounded_floats("mxfp8", (3, 96), (37, 3), 32, "f2"),
     "rounded pairs": rounded_floats("mxfp4", (19, 64), (5, 2), 32),

@@ -23,7 +23,7 @@ from einc_runtime.kernels.indices import NamedArray
 from einc_runtime.kernels.matrices import are_mergeable, view_as_matrices
 from einc_runtime.kernels.triton import rounded
 from einc_runtime.kernels.triton.gemm import Axis, Matrix, make_gemm
-from einc_runtime.kernels.triton.launches import KernelLaunch, LaunchSequence, WorkspaceAllocator
+from einc_runtime.kernels.triton.launches import KernelLaunch, LaunchSequence, LaunchStep, WorkspaceAllocator
 from einc_runtime.kernels.triton.map import build_map
 from einc_runtime.kernels.triton.quantized import (
     STAND_IN_TENSOR,
@@ -42,6 +42,7 @@ LINE = 16
 """cuBLASLt multiplies floats of 8 bits whose lines are multiples of so many bytes, at such addresses."""
 
 Multiply = Callable[[Invocation[Array]], LaunchSequence]
+"""Builds a `quantized_contract`."""
 
 
 def build_rounded_contract(invocation: Invocation[Array], architecture: str) -> LaunchSequence:
@@ -78,41 +79,43 @@ def _build_scaled(call: RoundedContractCall) -> LaunchSequence | None:
     batch, rows, columns, summed = plain.groups
     values, scales = NamedArray(plain.labels, plain.weight.values), NamedArray(call.channels, plain.weight.scales)
     scaled = tuple(name for name in columns if name in scales.names)
-    result = plain.result
-    merge = [(values, columns), (values, summed), (scales, scaled), (result, rows), (result, columns)]
+    merge = [(values, columns), (values, summed), (scales, scaled)]
     count, width, depth = (plain.count(names) for names in (rows, columns, summed))
     suits = not batch and not plain.weight.group and plain.weight.form.values == plain.weight.form.rounded
-    suits = suits and scaled in ((), columns) and result.kind in ("f16", "bf16", "f32")
+    suits = suits and scaled in ((), columns) and plain.result.kind in ("f16", "bf16", "f32")
     if not suits or depth % LINE or width % LINE or not all(are_mergeable(*each) for each in merge):
         return None
     allocator = WorkspaceAllocator()
-    rounded = allocator.take([plain.extents[name] for name in (*rows, *summed)], np.dtype(np.int8))
+    laid = allocator.take([plain.extents[name] for name in (*rows, *summed)], np.dtype(np.int8))
     units = allocator.take((count,), np.dtype(np.float32))
-    steps = [_Rounding(call).write_values(NamedArray((*rows, *summed), rounded), units)]
+    steps: list[LaunchStep] = [_Rounding(call).write_values(NamedArray((*rows, *summed), laid), units)]
     vector = view_as_matrices(scales, (), scaled, ())[:, 0]
     if not scaled or vector.strides[0] != vector.itemsize:
-        dense = allocator.take((width,), np.dtype(np.float32))
-        indices = {"program": "t0 = copy x0", "indices": "n -> n" if scaled else "-> n"}
-        source = vector if scaled else plain.weight.scales
-        steps += build_map(Invocation("map", indices, [source], [dense])).steps  # type: ignore[arg-type]
-        vector = dense
+        source, vector = (vector if scaled else scales.array), allocator.take((width,), np.dtype(np.float32))
+        steps += _copy(NamedArray(("n",) if scaled else (), source), NamedArray(("n",), vector))
+    result, copied = plain.result, False
+    if not (are_mergeable(result, rows) and are_mergeable(result, columns)):
+        shape, copied = [plain.extents[name] for name in (*rows, *columns)], True
+        result = NamedArray((*rows, *columns), allocator.take(shape, result.array.dtype))
     weight = view_as_matrices(values, (), columns, summed)
-    target = view_as_matrices(result, (), rows, columns)
-    left = Matrix(address(rounded), Axis(count, depth), Axis(depth, 1))
-    product = make_gemm(
-        left, _as_matrix(weight.T), _as_matrix(target), (1, 0, 0, 0), "f8e4m3", result.kind, plain.scale
-    )
-    fits = product is not None and product.transpose_a and not product.transpose_b
-    if (
-        product is None
-        or not fits
-        or any(x % LINE for x in (product.lda, product.ldb, product.a, product.b, product.c))
-    ):
+    left = Matrix(address(laid), Axis(count, depth), Axis(depth, 1))
+    matrices = left, _as_matrix(weight.T), _as_matrix(view_as_matrices(result, (), rows, columns))
+    product = make_gemm(*matrices, (1, 0, 0, 0), "f8e4m3", result.kind, plain.scale)
+    if product is None or not product.transpose_a or product.transpose_b:
         return None
-    ends = (address(units), address(vector))
-    scale_n, scale_m = ends if product.n == count and product.a == address(weight) else ends[::-1]
-    steps.append(replace(product, scale_m=scale_m, scale_n=scale_n))  # type: ignore[arg-type]
+    if any(x % LINE for x in (product.m, product.lda, product.ldb, product.a, product.b, product.c)):
+        return None
+    swapped = product.a == address(weight)
+    scale_m, scale_n = (vector, units) if swapped else (units, vector)
+    steps.append(replace(product, scale_m=address(scale_m), scale_n=address(scale_n)))
+    steps += _copy(result, plain.result) if copied else ()
     return LaunchSequence(tuple(steps), allocator.size)
+
+
+def _copy(source: NamedArray, target: NamedArray) -> tuple[LaunchStep, ...]:
+    indices = f"{' '.join(source.names)} -> {' '.join(target.names)}"
+    attributes = {"program": "t0 = copy x0", "indices": indices}
+    return build_map(Invocation("map", attributes, [source.array], [target.array])).steps
 
 
 def _as_matrix(view: Array) -> Matrix:
