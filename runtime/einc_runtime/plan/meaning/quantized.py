@@ -73,6 +73,7 @@ def rounded_product(applied: Application) -> OperatorMeaning:
     tensor, *stored = applied.inputs
     largest = stored.pop(0) if stored[0].dtype in FLOATS else None
     group = applied.value("group", int) if "group" in applied.attributes else 0
+    applied.require(group > 0 or "group" not in applied.attributes, f"groups of {group}")
     plain = _multiply(applied, tensor, tuple(stored), group)
     form = find_stored_form(stored[0].dtype, stored[1].dtype)
     assert form is not None
