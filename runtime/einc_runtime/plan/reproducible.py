@@ -16,11 +16,11 @@ ATTRIBUTE = "reproducible"
 
 ADDING_KERNELS = frozenset({
     "attention", "contract", "expert_matmul", "index", "layernorm", "quantized_contract", "recurrence", "reduce",
-    "rmsnorm", "softmax",
+    "rmsnorm", "rounded_contract", "softmax",
 })  # fmt: skip
 """Kernels that add up in an order that reproducible plans state, for which each has a second form."""
 
-SUMLESS_KERNELS = frozenset({"append", "dequantize", "map", "reshape", "rope", "rounded_contract", "topk"})
+SUMLESS_KERNELS = frozenset({"append", "dequantize", "map", "reshape", "rope", "topk"})
 """Kernels that add up nothing that is rounded: they move elements, choose among them, compute each by itself, or add
 integers. A kernel in neither of the lists is in no reproducible plan."""
 

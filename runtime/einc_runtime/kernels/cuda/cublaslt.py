@@ -1,4 +1,5 @@
-"""Products of matrices with an epilogue by cuBLASLt: an addition and a function, before the result is stored.
+"""Products of matrices with an epilogue by cuBLASLt: an addition and a function, before the result is stored;
+and products of floats of 8 bits, whose rows and columns have scales.
 
 The algorithm is chosen once, when a kernel is prepared: the library's first proposal for the shapes, the alignment of
 the operands and the workspace of the executor. Only algorithms that add partial sums in the compute type are requested,
@@ -59,7 +60,7 @@ _WITH_BIAS = 4
 """Values of the epilogue."""
 
 _SCALES, _SCALE_MODES, _OUTER_VECTOR = (17, 18), (31, 32), 3
-"""Attributes of cuBLASLt for scales of rows and columns, which are vectors of f32 (since 12.9; other versions propose no
+"""Attributes of cuBLASLt for scales of rows and columns: vectors of f32 (since 12.9; other versions propose no
 algorithm). Sums of floats of 8 bits are promoted to f32 as they go, unless the attribute 25 says otherwise."""
 
 
