@@ -25,7 +25,7 @@ from einc_runtime.kernels.triton.source import (
     mask_arguments,
 )
 
-PRODUCT_DTYPES = ("f16", "bf16", "f32", "f8e4m3")
+MULTIPLIED_TYPES = ("f16", "bf16", "f32", "f8e4m3")
 EXACT_PRODUCTS = 128
 """So many products of floats of 8 bits are added by tensor cores, whose own sums have fewer bits, before they are added
 to sums in f32."""
@@ -88,7 +88,7 @@ BULK = (9, 10)
 def list_tiles(products: Sequence[Gemm], architecture: str) -> tuple[ProductTile, ...]:
     """The tiles that tuning tries for one product, or for two that share an operand; none for other types."""
     product = products[0]
-    if product.kind not in PRODUCT_DTYPES:
+    if product.kind not in MULTIPLIED_TYPES:
         return ()
     tiles: tuple[ProductTile, ...]
     if product.kind == "f32":

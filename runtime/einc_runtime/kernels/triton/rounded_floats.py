@@ -148,7 +148,7 @@ class _Rounding:
         y, scales = PointerOperand.of("y", target.array), PointerOperand.of("units", units)
         stores = [
             y.store(self._find_places(target), "value", "mask"),
-            "tl.store(units + row, step, mask=part == 0)",
+            scales.store({0: "row"}, "step", "part == 0"),
         ]
         return self._assemble([y, scales], stores)
 
