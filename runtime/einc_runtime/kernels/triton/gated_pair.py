@@ -16,7 +16,7 @@ from einc_runtime.kernels.triton.contract import build_contract
 from einc_runtime.kernels.triton.epilogue import overlaps, read_ranges
 from einc_runtime.kernels.triton.gemm import Gemm
 from einc_runtime.kernels.triton.launches import SCRATCH, as_layout
-from einc_runtime.kernels.triton.product import PRODUCT_DTYPES
+from einc_runtime.kernels.triton.product import MULTIPLIED_TYPES
 from einc_runtime.plan.index_equations import parse_index_equation
 
 MAX_PROGRAM = 400
@@ -48,7 +48,7 @@ def build_gated_pair(
     if sorted(places) != [0, 1] or len(program) > MAX_PROGRAM or any(labels != names.output for labels in names.inputs):
         return None
     kinds = {x.dtype for x in (*then.inputs, output)}
-    if len(kinds) != 1 or output.dtype not in PRODUCT_DTYPES or any(x.shape != output.shape for x in then.inputs):
+    if len(kinds) != 1 or output.dtype not in MULTIPLIED_TYPES or any(x.shape != output.shape for x in then.inputs):
         return None
     if not output.compact:
         return None
