@@ -58,8 +58,8 @@ def build_ordered_rounded_contract(invocation: Invocation[Array], architecture: 
     """As for other plans, with products in one order. Sums of integers are exact."""
     call = RoundedContractCall.parse(invocation)
     if not call.plain.weight.form.is_float:
-        return rounded.build_rounded_contract(invocation)
-    return build_on_rounded(call, build_ordered_quantized_contract)
+        return rounded.build_rounded_contract(invocation).without_fusion()
+    return build_on_rounded(call, build_ordered_quantized_contract).without_fusion()
 
 
 def build_on_rounded(call: RoundedContractCall, multiply: Multiply) -> LaunchSequence:
