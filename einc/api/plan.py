@@ -212,7 +212,11 @@ class Plan:
         return encode(self.bundle)
 
     def save(self, path: str | os.PathLike[str]) -> None:
-        """Write the plan file, as `write` does."""
+        """Write the plan file, as `write` does.
+
+        Weights are not in it: `einc run` is given them by `--weights`. Those of a module have the names of its
+        `state_dict()`, so that `safetensors.torch.save_file(module.state_dict(), FILE)` writes them.
+        """
         self.write(path)
 
     def write(self, path: str | os.PathLike[str]) -> None:
