@@ -103,7 +103,7 @@ def _choose(case: str, count: int, seed: int) -> Iterator[tuple[str, str]]:
 def _make(case: str, names: Sequence[tuple[str, str]]) -> Iterator[tuple[str, str, bytes]]:
     """The mutants of these names: the kind of change, the name, and the bytes of the plan file."""
     payload = make_plan(case)[HEADER.size :]
-    kinds = dict(names)
+    unchanged, kinds = close_payload(open_payload(payload)), dict(names)
     for kind, name, edit in _list_edits(open_payload(payload)):
         if name not in kinds:
             continue
@@ -113,5 +113,5 @@ def _make(case: str, names: Sequence[tuple[str, str]]) -> Iterator[tuple[str, st
             mutant = close_payload(tree)
         except (OverflowError, ValueError, LookupError, TypeError):
             continue  # a number that msgpack has no room for; records that the change finds nothing in
-        if mutant != payload:
+        if mutant != unchanged:
             yield kind, name, seal(mutant)

@@ -72,7 +72,7 @@ def works(plan: figures.Plan) -> list[TaskCost]:
             cost = TaskCost(
                 TaskKind.KERNEL, site, after, function["traffic"], function["flops"], operation["precision"]
             )
-            work = None if function["work"] is None else msgspec.convert(function["work"], Work)
+            work = None if "work" not in function else msgspec.convert(function["work"], Work)
             found.append(cost._replace(work=work))
         elif task["kind"] == "transfer":
             target = plan["buffers"][task["write"][0]]["site"]

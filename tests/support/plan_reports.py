@@ -20,10 +20,27 @@ def change_report(bundle: Bundle, **fields: Any) -> Bundle:
 
 
 def open_payload(payload: bytes) -> Tree:
-    """A plan's payload as msgpack reads it, with its report as a part of it."""
-    tree = msgpack.unpackb(payload)
+    """A plan's payload as msgpack reads it, with its report as a part of it, and with the fields that have their
+    defaults, which a payload leaves out."""
+    tree = _list_fields(msgspec.msgpack.decode(payload, type=Bundle))
     tree["report"] = {"version": tree["report"][:VERSION_BYTES], **msgpack.unpackb(tree["report"][VERSION_BYTES:])}
     return tree
+
+
+def _list_fields(value: Any) -> Any:
+    """A value of a plan as maps, lists and scalars, with all fields of its records."""
+    if isinstance(value, msgspec.Struct):
+        names = value.__struct_encode_fields__
+        fields = {name: _list_fields(field) for name, field in zip(names, msgspec.structs.astuple(value), strict=True)}
+        config = value.__struct_config__
+        if config.array_like:
+            return [*fields.values()]
+        return fields if config.tag is None else {config.tag_field: config.tag, **fields}
+    if isinstance(value, dict):
+        return {name: _list_fields(item) for name, item in value.items()}
+    if isinstance(value, list | tuple):
+        return [_list_fields(item) for item in value]
+    return value
 
 
 def close_payload(tree: Tree) -> bytes:

@@ -94,7 +94,7 @@ def read_bundle(path: str | os.PathLike[str], *, folded: bool = False) -> Bundle
         return _read_stream(stream, folded)
 
 
-def _read_stream(stream: IO[bytes], folded: bool) -> Bundle:
+def _read_stream(stream: IO[bytes], folded: bool = False) -> Bundle:
     length, digest = _read_header(_read_up_to(stream, HEADER.size))
     return _open_payload(memoryview(_read_up_to(stream, length + 1)), length, digest, folded)
 
