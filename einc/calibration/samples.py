@@ -19,6 +19,7 @@ from einc.predict.cores import list_run_tasks
 from einc.predict.costs import TaskCost, TaskKind
 from einc_runtime.dtypes import Array
 from einc_runtime.execution.trace import Trace
+from einc_runtime.plan.peer_sums import find_peer_sums
 from einc_runtime.plan.schema import Bundle, Tensor
 
 if TYPE_CHECKING:
@@ -187,15 +188,18 @@ def measure_probes(
 
 
 def _start_plan(bundle: Bundle, machine: Machine, start: StartRunner) -> _TimedPlan:
-    """A plan that has run once: the first run prepares weights. Tasks that the executor cuts are not timed."""
+    """A plan that has run once: the first run prepares weights. Tasks that the executor cuts are not timed, and none of
+    sums that are read where other GPUs have them, whose kernels wait for each other."""
     runner = start(bundle)
     runner.run()
     tasks = list_run_tasks(bundle, machine)
     parts = Counter(tasks.origins)
+    sums = find_peer_sums(bundle, bundle.tasks, tasks.launches) if machine.cores is None else ()
+    waiting = {number for peer_sum in sums for number in (*peer_sum.tasks, *peer_sum.moves)}
     once = {
         origin: cost
         for origin, cost in zip(tasks.origins, tasks.costs, strict=True)
-        if parts[origin] == 1 and cost.kind is not TaskKind.FENCE
+        if parts[origin] == 1 and cost.kind is not TaskKind.FENCE and origin not in waiting
     }
     return _TimedPlan(once, runner, [])
 

@@ -38,6 +38,7 @@ from einc.graph.graph import Graph, Node
 from einc.logical.plan import Candidate
 from einc.machines.model import BYTES_PER_MS, MS_PER_US, Machine
 from einc.predict.launches import compute_least_ms, find_joining
+from einc.predict.peer_sums import find_least_latency_ms
 from tests.support.plan_edges import MadeBlocks, ReadEdge, connect, group_blocks, measure_links, stack_bounds
 
 Array = np.ndarray[Any, np.dtype[Any]]
@@ -64,7 +65,9 @@ class PlanBounds:
         self._adds_alone = not (norms and machine.joins_launches)
         self._combining = machine.kernel_latency_us * MS_PER_US if self._adds_alone else 0.0
         self._links = measure_links(machine, sites)
-        self._latency = machine.transfer_latency_us * MS_PER_US
+        self._latency, self._peer_latency = machine.transfer_latency_us * MS_PER_US, find_least_latency_ms(machine)
+        reads_peers = self._peer_latency < self._latency
+        self._passes = 2 - reads_peers + self._adds_alone  # what peers have is read over links
         self._hbm = max(site.hbm_gbs for site in machine.sites[:sites]) * BYTES_PER_MS
         self._times: dict[tuple[int, int], Array] = {}
         self._bounds: dict[tuple[int, int, bool], tuple[Array, Array]] = {}
@@ -157,6 +160,8 @@ class _Run:
             self._leaving[n].append(edge)
             self._leaving.append([])
             self._times.append(np.zeros(len(blocks.lower)))
+        partial = any((edge.blocks.copies > 1).any() for edges in self._arriving for edge in edges)
+        self._latency = bounds._peer_latency if partial else bounds._latency
         count = len(self._times)
         self._starts: list[Array] = [np.zeros(0)] * count
         self._ends: list[Array] = [np.zeros(0)] * count
@@ -215,15 +220,15 @@ class _Run:
         return first, last, second
 
     def _combine_ms(self, size: Array) -> Array:
-        """The last task that combines so many bytes reads them at least twice, spread over sites, and writes them where
-        it runs alone."""
-        passes = 2 + self._of._adds_alone
+        """The last task that combines so many bytes reads them at least twice, or once and at peers, spread over sites,
+        and writes them where it runs alone."""
+        passes = self._of._passes
         combined: Array = np.where(size > 0, self._of._combining + passes * size / (self._p * self._of._hbm), 0.0)
         return combined
 
     def _find_starts(self, m: int) -> Array:
         """The earliest start of every function of a node."""
-        latency = self._of._latency
+        latency = self._latency
         starts = np.zeros(len(self._times[m]))
         releases, sizes, local = [], [], []
         for edge in self._arriving[m]:
@@ -258,7 +263,7 @@ class _Run:
                 for n, block_sizes in enumerate(sizes)
             ]
             entering -= np.maximum.accumulate(np.concatenate(blocks)[order], axis=0)
-        times = np.concatenate(releases)[order][:, None] + self._of._latency + entering / self._of._links.site
+        times = np.concatenate(releases)[order][:, None] + self._latency + entering / self._of._links.site
         return np.where(entering > 0.5, times, 0.0).max(axis=0)
 
     def _moved(self, edge: ReadEdge) -> float:
@@ -298,11 +303,11 @@ class _Run:
                 first = min(first, float(self._releases(edge)[0][read].min()))
         if not total:
             return 0.0
-        return first + self._of._latency + total / self._of._links.total
+        return first + self._latency + total / self._of._links.total
 
     def _find_afters(self, n: int) -> Array:
         """What must follow the end of every function of a node, in ms."""
-        latency, rate = self._of._latency, self._of._links.site
+        latency, rate = self._latency, self._of._links.site
         afters = np.zeros(len(self._times[n]))
         for edge in self._leaving[n]:
             tails = self._times[edge.consumer] + self._afters[edge.consumer]
@@ -339,7 +344,7 @@ class _Run:
                 moved = self._moved(edge)
                 if moved > 0.5:
                     read = (edge.size > 0).any(axis=1)
-                    item = _Work(float(first[read].min()) + self._of._latency, moved, float(tails.min()))
+                    item = _Work(float(first[read].min()) + self._latency, moved, float(tails.min()))
                     known = tensors.get(id(edge.blocks))
                     if known is None or known[0] < moved:
                         tensors[id(edge.blocks)] = moved, item
