@@ -51,7 +51,7 @@ def find_fastest_or_idle(
     fewer = find_fastest(graph, machine, sites - 1, budget=budget, **options)
     if fewer.program is None or fewer.program.predicted_ms >= selected.program.predicted_ms:
         return selected
-    return replace(_leave_idle(fewer.program, selected), walk=selected.walk + fewer.walk)
+    return replace(leave_idle(fewer.program, selected), walk=selected.walk + fewer.walk)
 
 
 def _has_fewer_divisors(sites: int) -> bool:
@@ -86,7 +86,7 @@ def _sum_least_ms(operator: Operator, joins: bool, candidate: Candidate, machine
     )
 
 
-def _leave_idle(program: DeviceProgram, selected: SelectedPlan) -> SelectedPlan:
+def leave_idle(program: DeviceProgram, selected: SelectedPlan) -> SelectedPlan:
     """The program of one site less as a plan for all sites, beside what the search for all of them found."""
     every = selected.plan
     contenders = [msgspec.structs.replace(contender, chosen=False) for contender in every.contenders]
@@ -110,4 +110,7 @@ def _leave_idle(program: DeviceProgram, selected: SelectedPlan) -> SelectedPlan:
         contenders=tuple(contenders),
         memory_points=every.memory_points,
     )
-    return SelectedPlan(plan, replace(program, plan=plan, memory=(*program.memory, 0)))
+    repetition = program.repetition
+    if repetition is not None:
+        repetition = msgspec.structs.replace(repetition, growth=(*repetition.growth, 0))
+    return SelectedPlan(plan, replace(program, plan=plan, memory=(*program.memory, 0), repetition=repetition))

@@ -25,6 +25,7 @@ from einc.predict.timeline import time_tasks
 from einc.search.fastest import find_fastest
 from einc.stages.batch import BatchCut
 from einc.stages.cutting import count_crossing_bytes, cut_stages
+from einc_runtime.plan.repetition import repeat
 from einc_runtime.plan.schema import KernelTask
 
 
@@ -70,7 +71,7 @@ def plan_part(
 def describe_part(cut: BatchCut, program: DeviceProgram, machine: Machine) -> PartPlan:
     """What the program of a plan of one part says; it may visit the nodes in any order."""
     candidates = {choice.node: choice.candidate for choice in program.plan.choices}
-    times = _time_nodes(program, machine)
+    times = time_nodes(program, machine)
     names = [node.name for node in cut.graph.nodes]
     return PartPlan(
         cut, tuple(candidates[name] for name in names), tuple(times[name] for name in names), max(program.memory)
@@ -108,7 +109,7 @@ def make_part_graph(cut: BatchCut) -> Graph:
     return replace(cut.graph, tensors=tuple(tensors.values()), nodes=tuple(nodes))
 
 
-def _time_nodes(program: DeviceProgram, machine: Machine) -> dict[str, float]:
+def time_nodes(program: DeviceProgram, machine: Machine) -> dict[str, float]:
     """By how much every node ends later than all before it, in ms."""
     run = list_run_tasks(program, machine)
     ends: dict[int, float] = {}
@@ -116,11 +117,15 @@ def _time_nodes(program: DeviceProgram, machine: Machine) -> dict[str, float]:
         task = program.tasks[origin]
         if isinstance(task, KernelTask):
             ends[task.operation] = max(end, ends.get(task.operation, 0.0))
-    times, latest = {}, 0.0
-    for number, operation in enumerate(program.operations):
+    times, latest = list[float](), 0.0
+    for number in range(len(program.operations)):
         end = max(latest, ends.get(number, 0.0))
-        times[operation.name], latest = end - latest, end
-    return times
+        times.append(end - latest)
+        latest = end
+    repetition = program.repetition
+    if repetition is not None:
+        times = [*repeat(times, repetition.operations, len(repetition.copies), lambda ms, *_: ms)]
+    return {node.name: ms for node, ms in zip(program.plan.graph.nodes, times, strict=True)}
 
 
 def list_groups(shape: DivisionShape, sites: int) -> tuple[tuple[tuple[int, ...], ...], ...]:

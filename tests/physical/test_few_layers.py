@@ -8,9 +8,17 @@ import msgspec
 import pytest
 
 from einc.graph.layers import fold
+from einc.logical.plan import LogicalPlan
+from einc.machines.load import load_machine
+from einc.machines.model import Machine
 from einc.physical.build import build
 from einc.physical.few_layers import BUILT_LAYERS, FewLayers, LayersDiffer
+from einc.physical.program import DeviceProgram
 from einc.physical.records import emit
+from einc.plan_report import Contender
+from einc.search.idle_site import leave_idle
+from einc.search.result import SelectedPlan
+from einc.stages.planning import time_nodes
 from einc_runtime.plan.codec import decode, encode
 from einc_runtime.plan.proof import prove
 from einc_runtime.plan.repetition import unfold
@@ -25,16 +33,20 @@ MORE_CASES = [
 ]  # fmt: skip
 
 
+def write_out(plan: LogicalPlan, machine: Machine, schedule: str) -> DeviceProgram:
+    """The program in which every layer is built, with the memory of equal layers."""
+    folded = fold(plan.graph)
+    assert folded is not None
+    starts = tuple(folded.first + n * folded.length for n in range(LAYERS + 1))
+    return place(plan, machine, schedule, FewLayers(plan, plan, starts, left_out=0))
+
+
 @pytest.mark.parametrize(
     ("model", "sites", "schedule"), [*CASES, *[pytest.param(*case, marks=pytest.mark.slow) for case in MORE_CASES]]
 )
 def test_copies_are_what_building_every_layer_gives(model: str, sites: int, schedule: str) -> None:
     plan, machine = plan_layers(model, sites, LAYERS)
-    folded = fold(plan.graph)
-    assert folded is not None
-    starts = tuple(folded.first + n * folded.length for n in range(LAYERS + 1))
-    written_out = place(plan, machine, schedule, FewLayers(plan, plan, starts, left_out=0))
-    expected = emit(written_out, machine, tuple(range(sites)), schedule)
+    expected = emit(write_out(plan, machine, schedule), machine, tuple(range(sites)), schedule)
     said = fold_layers(model, sites, LAYERS, schedule)
     assert said.repetition is not None
     assert len(said.repetition.copies) == LAYERS - BUILT_LAYERS
@@ -66,6 +78,24 @@ def test_plans_for_shared_cores_are_written_out() -> None:
     assert FewLayers.of(plan, replace(machine, cores=2)) is None
     assert build(plan, machine).repetition is not None
     assert build(plan, machine, unfolded=True).repetition is None
+
+
+def test_every_operator_of_a_part_has_a_time() -> None:
+    plan, machine = plan_layers("llama", 3, LAYERS)
+    few = build(plan, machine)
+    assert few.repetition is not None
+    times, expected = time_nodes(few, machine), time_nodes(write_out(plan, machine, "naive"), machine)
+    assert times.keys() == expected.keys() == {node.name for node in plan.graph.nodes}
+    assert times == pytest.approx(expected, rel=1e-3, abs=1e-6)
+
+
+def test_a_site_may_be_left_idle() -> None:
+    plan, machine = plan_layers("llama", 3, LAYERS)
+    chosen = replace(plan, contenders=(Contender("tables", chosen=True),))
+    idle = leave_idle(build(chosen, machine), SelectedPlan(replace(chosen, sites=4), None))
+    assert idle.program is not None
+    bundle = emit(idle.program, load_machine("dgx-h100").restrict(range(4)), (0, 1, 2, 3), "naive")
+    assert decode(encode(bundle)) == unfold(bundle)
 
 
 def test_layers_that_differ_in_what_they_read_are_not_copied() -> None:
