@@ -171,7 +171,7 @@ def test_a_signal_that_an_extension_module_turns_into_its_own_error_is_reported_
 import os
 from einc_runtime.cli import files
 
-def read_plan(path):
+def read_plan(path, **options):
     try:
         os.kill(os.getpid(), {int(number)})
         while True:

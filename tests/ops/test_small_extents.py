@@ -19,7 +19,9 @@ from hypothesis import strategies as st
 from einc.core.tensor import DType, TensorDesc
 from einc.ops import registry
 from einc.ops.base import Operator
+from einc.ops.dequantize import QuantizedForm
 from einc.ops.equation import build_equation
+from einc_runtime.plan.element_types import STORED_FORMS
 from einc_runtime.plan.scalar_programs import ScalarProgram
 from tests.support import attention_oracle
 from tests.support.definition_oracle import Array, fault, reachable, requests
@@ -127,7 +129,8 @@ def rounded(draw: Drawn) -> Case:
     result = draw(st.permutations(rows + columns))
     descs = [TensorDesc(tuple(own), tuple(size[name] for name in own), DType.F32) for own in (weight, tensor)]
     indices = f"{' '.join(tensor)}, {' '.join(weight)} -> {' '.join(result)}"
-    return Case(make_rounded(*descs, indices, channels=draw(st.integers(0, len(shared + columns)))))
+    form = QuantizedForm(STORED_FORMS["i8"], channels=draw(st.integers(0, len(shared + columns))))
+    return Case(make_rounded(*descs, indices, form=form))
 
 
 def append(draw: Drawn) -> Case:

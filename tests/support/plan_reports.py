@@ -8,6 +8,7 @@ import msgpack
 import msgspec
 
 from einc.plan_report import encode_report, read_report
+from einc_runtime.plan.codec import HEADER, encode
 from einc_runtime.plan.schema import Bundle
 
 VERSION_BYTES = 4
@@ -49,4 +50,7 @@ def close_payload(tree: Tree) -> bytes:
     if isinstance(report, dict):
         fields = {name: value for name, value in report.items() if name != "version"}
         tree = tree | {"report": report["version"] + msgpack.packb(fields)}
-    return msgpack.packb(tree)  # type: ignore[no-any-return]
+    try:
+        return encode(msgspec.convert(tree, Bundle))[HEADER.size :]
+    except msgspec.ValidationError:  # no plan: it stands as it is
+        return msgpack.packb(tree)  # type: ignore[no-any-return]

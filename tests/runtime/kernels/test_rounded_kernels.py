@@ -151,20 +151,20 @@ def test_both_providers_and_all_parts_give_the_same_bits() -> None:
 
 
 BAD: dict[str, tuple[dict[str, Any], dict[int, Array], str]] = {
-    "values": ({}, {2: np.zeros((5, 32), "u1")}, "a weight of i8"),
-    "pairs": ({}, {0: np.zeros((3, 128), "f4"), 2: np.zeros((5, 64), "u1")}, "a weight of i8"),
+    "values": ({}, {2: np.zeros((5, 32), "u1")}, "do not round"),
+    "pairs": ({}, {0: np.zeros((3, 128), "f4"), 2: np.zeros((5, 64), "u1")}, "do not round"),
     "scales": (
         {"equation": "k, n k -> n"}, {0: np.zeros(64, "f4"), 1: np.zeros((), "f4"), 3: np.zeros((5, 1), "f4")}, "shape",
     ),
     "summed scales": (
         {"equation": "m h d, n h d -> m n"},
         {0: np.zeros((3, 2, 32), "f4"), 2: np.zeros((5, 2, 32), "i1"), 3: np.zeros((5, 2), "f4")},
-        "not summed",
+        "no index that is summed",
     ),
     "largest": ({}, {1: np.zeros(5, "f4")}, "largest"),
     "largest of another type": ({}, {1: np.zeros(3, "f8")}, "largest"),
     "tensor": ({}, {0: np.zeros((3, 64), "f8")}, "not defined"),
-    "group": ({"group": 0}, {}, "unknown kernel attribute"),
+    "group": ({"group": 7}, {}, "groups of 7 in rows of 64"),
     "too many": ({}, {0: np.zeros((3, 1 << 18), "f4"), 2: np.zeros((5, 1 << 18), "i1")}, "fit into 32 bits"),
 }  # fmt: skip
 
