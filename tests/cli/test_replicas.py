@@ -57,7 +57,7 @@ def bundle_of(found: Compiled, plan: LogicalPlan, schedule: str) -> Bundle:
 
 def compute_everywhere(operator: Operator, old: Candidate) -> Candidate:
     """Norms and additions in full on all sites."""
-    cheap = operator.family == "norm" or operator.title == "add"
+    cheap = operator.kernel.name in ("rmsnorm", "layernorm") or operator.title == "add"
     return build_candidates(operator, (1,) * len(operator.indices), 4)[0] if cheap else old
 
 
