@@ -45,15 +45,24 @@ def _describe_limit(document: Document) -> str:
     return "; ".join([*parts, f"{format_memory(max(document['memory_bytes']))} per site"])
 
 
+WORTH_TRYING = 0.002
+"""The least part of a plan's time for which another cut is suggested: times are known to some percent."""
+
+
+def _find_saved_ms(group: Sequence[Document]) -> float:
+    """What equal operators may save by their next fastest cut; negative where they would take longer."""
+    next_cut = group[0]["next_fastest"] if group else None
+    return -next_cut["more_ms"] * len(group) if next_cut else 0.0
+
+
 def _suggest(document: Document, groups: Sequence[Sequence[Document]]) -> str:
     """What to change first: a cut or a plan that is known to be better, else what costs most."""
     if document["selector"] != FASTEST:
         return "to try: --selector fastest, which looks for the least predicted time"
-    better = [group for group in groups if group[0]["next_fastest"] and group[0]["next_fastest"]["more_ms"] < 0]
-    if better:
-        group = min(better, key=lambda group: group[0]["next_fastest"]["more_ms"] * len(group))
+    group = max(groups, key=_find_saved_ms, default=())
+    saved = _find_saved_ms(group)
+    if saved > WORTH_TRYING * (document["predicted_ms"] or 0.0):
         next_cut = group[0]["next_fastest"]
-        saved = -next_cut["more_ms"] * len(group)
         return f"to try: {_name(group)} cut {format_cut(next_cut)} (--pin) may save about {format_ms(saved)}"
     larger = find_fastest_too_large(document)
     if larger is not None:
