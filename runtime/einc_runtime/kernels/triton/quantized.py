@@ -260,7 +260,8 @@ def widen(weight: QuantizedWeight, target: Array) -> KernelLaunch:
     parts = -(-width // block)
     wide = "tl.float64" if dtype_name(target) == "f64" or weight.kind == "f64" else "tl.float32"
     # positions are 64 bits wide where an operand reaches so far
-    reach = index_cast([output], target.shape)
+    arrays = zip([output, values, *factors], [target, *weight.operands], strict=True)
+    reach = next(filter(None, (index_cast([item], array.shape) for item, array in arrays)), "")
     lines = [
         "program = tl.program_id(0)",
         f"row = (program // {parts}){reach}",
