@@ -75,7 +75,7 @@ def test_cases_one_by_one():
     reuse = kernel([], [whole(1)], [1])  # overwrites the source once it is sent
     tasks = elide_copies(task_plan(shared, [make, send, use, reuse]))
     assert tasks[2].reads == (whole(0),)
-    assert tasks[3].after == (1, 2)  # and now waits for the reader
+    assert tasks[3].after == (0, 1, 2)  # and now waits for the reader
     tasks = elide_copies(task_plan(shared, [make, send, reuse, msgspec.structs.replace(use, after=(1,))]))
     assert tasks[1] == send  # stands before the reader, which might have to wait for it
     itself = kernel([whole(2)], [whole(1)], [1])

@@ -20,6 +20,7 @@ from einc_runtime.execution.rewrites import MAX_COALESCED_BYTES, RewriteOptions,
 from einc_runtime.execution.rewrites.copy_elision import elide_copies
 from einc_runtime.execution.rewrites.deduplication import deduplicate
 from einc_runtime.execution.rewrites.dependencies import find_dependencies
+from einc_runtime.execution.rewrites.kernel_splitting import KernelTime
 from einc_runtime.execution.rewrites.move_coalescing import coalesce_moves
 from einc_runtime.kernels.numpy import products
 from einc_runtime.plan.schema import Block, CopyTask, FenceTask, Region, TransferTask
@@ -254,3 +255,35 @@ def test_compiled_plans_have_no_races_after_rewrites(name, sites):
     bundle = compile_model((MODELS / f"{name}.ein").read_text(), name, options).bundle
     for tasks in (bundle.tasks, rewritten(bundle)):
         assert not races(bundle, with_dependencies(tasks, find_dependencies(bundle, tasks)))
+
+
+STEP = """
+model m
+dim n = 6
+dim d = 8
+input x : f32[n, d]
+input t : f32[n, d]
+weight w : f32[d, d]
+weight v : f32[d, d]
+h = tanh(matmul(x, w))
+e = matmul(h, v) - t
+q = e * e
+loss[] = sum[i, j](q[i, j])
+output loss
+"""
+
+
+@pytest.mark.parametrize("workers", [2, 3])
+@pytest.mark.parametrize("optimizer", ["adamw", "sgd"])
+def test_parts_of_tasks_that_write_over_states_wait_for_each_other(optimizer, workers):
+    """A state and what takes its place are one memory, of which every part changes a part."""
+    from einc.compiler import compile_model
+    from einc.options import CompileOptions
+
+    options = CompileOptions(machine="host", selector="eindecomp", devices=1, train="loss", optimizer=optimizer)
+    bundle = compile_model(STEP, "m", options).bundle
+    options = RewriteOptions(workers=workers, estimate=lambda _: KernelTime(1e9))
+    tasks = [item.task for item in rewrite(bundle, options)]
+    states = {number for number, buffer in enumerate(bundle.buffers) if buffer.role == "state"}
+    assert sum(region.buffer in states for task in tasks for region in task.writes) > 2 * workers
+    assert not races(bundle, tasks)

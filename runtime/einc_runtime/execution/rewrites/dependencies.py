@@ -52,7 +52,7 @@ class _BufferAccesses:
         """All tasks that use the buffer, without those that others of them wait for."""
         if self._last is None:
             tasks = {number for index in (self.reads, self.writes) for _, number in index.entries.values()}
-            self._last = drop_implied(tasks, after)
+            self._last = drop_implied(tasks or set(self.before), after)
         return self._last
 
 
@@ -61,6 +61,7 @@ class _DependencySweep:
         self.spans = [span(bundle, number) for number in range(len(bundle.buffers))]
         self.sites = [buffer.site for buffer in bundle.buffers]
         self.loaded = [buffer.role in LOADED_ROLES for buffer in bundle.buffers]
+        self.places = _find_places(bundle, self.spans)
         self.owners: list[ByteOwners[int]] = [ByteOwners() for _ in bundle.memory]
         self.sole_owners: set[int] = set()  # the buffers that own all of their bytes
         self.accesses: dict[int, _BufferAccesses] = {}
@@ -70,13 +71,13 @@ class _DependencySweep:
         reads = [region for region in reads_of(task) if not self.loaded[region.buffer]]
         waits: set[int] = set()
         for region in reads:
-            waits |= find_tasks(self._accesses_of(region.buffer).writes, region.block)
+            waits |= find_tasks(self._accesses_of(self.places[region.buffer]).writes, region.block)
         for region in writes_of(task):
-            waits |= self._accesses_of(region.buffer).find_before_write(region.block)
+            waits |= self._accesses_of(self.places[region.buffer]).find_before_write(region.block)
         for region in writes_of(task):
-            self._accesses_of(region.buffer).write(number, region.block)
+            self._accesses_of(self.places[region.buffer]).write(number, region.block)
         for region in reads:  # also if the buffer has just lost its bytes to one that the task writes
-            self.accesses[region.buffer].read(number, region.block)
+            self.accesses[self.places[region.buffer]].read(number, region.block)
         waits.discard(number)
         self.after.append(tuple(sorted(waits)))
         return self.after[-1]
@@ -91,6 +92,18 @@ class _DependencySweep:
             users = {number for accesses in known for number in accesses.last_users(self.after)}
             self.accesses[buffer] = _BufferAccesses(drop_implied(users, self.after))
         return self.accesses[buffer]
+
+
+def _find_places(bundle: ExecutablePlan, spans: Sequence[tuple[int, int]]) -> list[int]:
+    """For each buffer the first one that lays out the same block in the same bytes: a state and what takes its place
+    are one memory, of which each part of a task changes a part."""
+    first: dict[object, int] = {}
+    places = []
+    for number, buffer in enumerate(bundle.buffers):
+        tensor = bundle.tensors[buffer.tensor]
+        key = (buffer.site, *spans[number], buffer.block, tensor.dtype, tensor.order)
+        places.append(first.setdefault(key, number))
+    return places
 
 
 def find_tasks(accesses: BlockIndex[int], block: Block) -> set[int]:
