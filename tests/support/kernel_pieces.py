@@ -15,7 +15,9 @@ from einc_runtime.plan.schema import Block
 from tests.support.definition_oracle import Array
 
 
-def run_kernel(operator: Operator, function: FunctionSpec, blocks: Sequence[Array]) -> Sequence[Array]:
+def run_kernel(
+    operator: Operator, function: FunctionSpec, blocks: Sequence[Array], repetitions: int = 1
+) -> Sequence[Array]:
     """The outputs of the runtime's kernel, which reads strided views and writes into arrays that hold garbage.
 
     The kernel is prepared and bound on zeros. The data follows, so that the second run must read it.
@@ -34,6 +36,7 @@ def run_kernel(operator: Operator, function: FunctionSpec, blocks: Sequence[Arra
             outputs,
             list(map(_block, function.inputs)),
             list(map(_block, function.outputs)),
+            repetitions,
         ),
     )
     run = kernel.bind(np.full(kernel.scratch, 255, np.uint8))

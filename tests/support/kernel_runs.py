@@ -2,21 +2,22 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 import ml_dtypes
 import numpy as np
 
 from einc_runtime.dtypes import Array
-from einc_runtime.kernels.base import Invocation
-from einc_runtime.kernels.llvm import compiler
+from einc_runtime.kernels.base import ANY_NUMBER, Invocation
 from einc_runtime.kernels.registry import prepare
 from einc_runtime.plan.schema import Attribute
 
 BF16 = np.dtype(ml_dtypes.bfloat16)
 
 
-def run(name, attributes, inputs, output, *blocks):
+def run(name, attributes, inputs, output, *blocks, repetitions=1):
     """Twice, with memory of exactly the size asked for and guards behind it."""
-    kernel = prepare(Invocation(name, attributes, inputs, [output], *blocks))
+    kernel = prepare(replace(Invocation(name, attributes, inputs, [output], *blocks), repetitions=repetitions))
     memory = np.full(kernel.scratch + 64, 0xFF, np.uint8)
     bound = kernel.bind(memory)
     with np.errstate(all="ignore"):
@@ -28,8 +29,7 @@ def run(name, attributes, inputs, output, *blocks):
 
 def run_compiled(invocation: Invocation[Array], *changes: tuple[Array, Array]) -> Array:
     """Twice, as machine code however small it is, and once more after each change of an array."""
-    with compiler.compile_all():
-        kernel = prepare(invocation)
+    kernel = prepare(replace(invocation, repetitions=ANY_NUMBER))
     memory = np.full(kernel.scratch + 128, 0xFF, np.uint8)
     start = -memory.ctypes.data % 64
     call = kernel.bind(memory[start : start + kernel.scratch])

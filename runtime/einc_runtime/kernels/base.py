@@ -26,6 +26,9 @@ ALIGNMENT = 64
 """Bytes of a cache line and of the widest vector."""
 Run = Callable[[], None]
 
+ANY_NUMBER = 1 << 40
+"""More invocations than there are: with so many alike, all are worth machine code."""
+
 View = TypeVar("View")
 Other = TypeVar("Other")
 Value = TypeVar("Value")
@@ -69,7 +72,8 @@ class Kernel:
 class Invocation(Generic[View]):
     """A kernel as an operation names it, on regions of memory; blocks are their bounds in tensor coordinates.
 
-    The methods return one part each, and raise PlanFault where the invocation does not have it.
+    An execution has `repetitions` invocations of its kind, itself included: machine code is worth more with many. The
+    methods return one part each, and raise PlanFault where the invocation does not have it.
     """
 
     name: str
@@ -78,10 +82,12 @@ class Invocation(Generic[View]):
     outputs: Sequence[View]
     input_blocks: Sequence[Block] = ()
     output_blocks: Sequence[Block] = ()
+    repetitions: int = 1
 
     def on(self, inputs: Sequence[Other], outputs: Sequence[Other]) -> Invocation[Other]:
         """The same kernel on other memory."""
-        return Invocation(self.name, self.attributes, inputs, outputs, self.input_blocks, self.output_blocks)
+        blocks = self.input_blocks, self.output_blocks
+        return Invocation(self.name, self.attributes, inputs, outputs, *blocks, self.repetitions)
 
     @property
     def is_reproducible(self) -> bool:
@@ -93,8 +99,10 @@ class Invocation(Generic[View]):
         return True
 
     def without_mark(self) -> Invocation[View]:
-        """The same invocation without the attribute of reproducible plans."""
-        return replace(self, attributes={name: value for name, value in self.attributes.items() if name != ATTRIBUTE})
+        """The same invocation without the attribute of reproducible plans, compiled however small it is: the code
+        decides about bits."""
+        attributes = {name: value for name, value in self.attributes.items() if name != ATTRIBUTE}
+        return replace(self, attributes=attributes, repetitions=ANY_NUMBER)
 
     def operands(self, count: int) -> Sequence[View]:
         """The inputs, which must be `count` many."""
@@ -144,7 +152,7 @@ class JointInvocation(Generic[View]):
 
     `reads` has as many views as `writes` for each copy, copy after copy. `dims` says for every member which dimension
     of the first member each of its dimensions is. `definition` is the text of an aggregation that the plan defines; of
-    such a one, there may be one tensor.
+    such a one, there may be one tensor. `repetitions` are as in `Invocation`.
     """
 
     aggregation: str
@@ -152,10 +160,11 @@ class JointInvocation(Generic[View]):
     writes: Sequence[View]
     dims: Sequence[Sequence[int]]
     definition: str = ""
+    repetitions: int = 1
 
     def on(self, reads: Sequence[Other], writes: Sequence[Other]) -> JointInvocation[Other]:
         """The same aggregation on other memory."""
-        return JointInvocation(self.aggregation, reads, writes, self.dims, self.definition)
+        return JointInvocation(self.aggregation, reads, writes, self.dims, self.definition, self.repetitions)
 
 
 COMPOSED_KERNELS = frozenset({"index"})

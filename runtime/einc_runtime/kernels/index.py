@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Sequence
-from contextlib import nullcontext
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -28,7 +27,6 @@ from einc_runtime.kernels.calls.index import NOTHING_MADE, Gather, IndexCall, Ma
 from einc_runtime.kernels.fold import build_fold
 from einc_runtime.kernels.index_aggregates import build_aggregate
 from einc_runtime.kernels.index_convolutions import build_convolution
-from einc_runtime.kernels.llvm import compiler
 from einc_runtime.kernels.numpy.moves import build_copies, take_along
 from einc_runtime.kernels.numpy.pieces import make_runner
 from einc_runtime.plan.aggregate_definitions import find_definition
@@ -57,10 +55,9 @@ def build_call(call: IndexCall, prepare: Prepare, *, compiled: bool) -> Kernel:
         return build_copies(*parts)
     pattern = find_pattern(call.program, dtype_name(call.output))
     if isinstance(pattern, RunningAggregate | Scatter):
-        with compiler.compile_all() if call.is_reproducible else nullcontext():
-            return build_aggregate(
-                call, pattern, lambda part: build_views(part, prepare, compiled=compiled), compiled=compiled
-            )
+        return build_aggregate(
+            call, pattern, lambda part: build_views(part, prepare, compiled=compiled), compiled=compiled
+        )
     if isinstance(pattern, Lookup):
         call = call.part(pattern.write(call.ranges), call.output)
     return build_convolution(call) or build_views(call, prepare, compiled=compiled)
@@ -71,24 +68,21 @@ def build_views(call: IndexCall, prepare: Prepare, *, compiled: bool) -> Kernel:
     only = call.find_only_gather()
     if only is not None:
         gather, result = only
-        invocations = compiler.count_alike()
-
-        def bind_gather(_: Array) -> Run:
-            with compiler.expect_alike(invocations):
-                return _prepare_gather(call, gather, result, compiled=compiled)
-
-        return Kernel(bind_gather, nanoseconds=GATHER_NS * result.nbytes)
+        return Kernel(
+            lambda _: _prepare_gather(call, gather, result, compiled=compiled), nanoseconds=GATHER_NS * result.nbytes
+        )
     gathers = call.find_gathers()
     indices = {name: np.arange(*call.ranges[name], dtype=np.int64) for name in call.list_indices()}
 
     def build(arrays: MadeArrays) -> Kernel:
         if find_definition(call.program.aggregation) is None:
             return prepare(call.join(arrays))
-        return build_fold(FoldCall.of(call, arrays), compiled=compiled, reproducible=call.is_reproducible)
+        fold = FoldCall.of(call, arrays)
+        return build_fold(fold, call.repetitions, compiled=compiled, reproducible=call.is_reproducible)
 
     if not gathers:
         return build(MadeArrays({}, indices))
-    scratch, invocations = ScratchAllocator(), compiler.count_alike()
+    scratch = ScratchAllocator()
     types = {number: call.inputs[gather.read.operand].dtype for number, gather in gathers.items()}
     places = {number: scratch.take(gather.shape, types[number]) for number, gather in gathers.items()}
     # Only shapes and strides are used of these arrays; their pages are never touched.
@@ -99,10 +93,8 @@ def build_views(call: IndexCall, prepare: Prepare, *, compiled: bool) -> Kernel:
 
     def bind(memory: Array) -> Run:
         gathered = {number: (gather, places[number].of(memory)) for number, gather in gathers.items()}
-        with compiler.expect_alike(invocations):  # so that the same code is chosen as before
-            moves = [_prepare_gather(call, *pair, compiled=compiled) for pair in gathered.values()]
-            run = build(MadeArrays(gathered, indices)).bind(inner.of(memory))
-
+        moves = [_prepare_gather(call, *pair, compiled=compiled) for pair in gathered.values()]
+        run = build(MadeArrays(gathered, indices)).bind(inner.of(memory))
         return make_runner([(each, []) for each in (*moves, run)])
 
     return Kernel(bind, scratch.size, measured.nanoseconds + moved, measured.prepacked)
@@ -178,7 +170,7 @@ def _prepare_row_lookup(
     call: IndexCall, gather: Gather, elements: dict[int, Array], target: Array, *, compiled: bool
 ) -> Run | None:
     """Rows of a table by numbers that are read one by one; None for any other gather."""
-    from einc_runtime.kernels.llvm.lookups import RowNumbers, compile_row_lookup
+    from einc_runtime.kernels.llvm.lookups import CopyLayout, RowNumbers, compile_row_lookup
 
     dim = next((dim for dim, position in enumerate(gather.read.positions) if position.elements), None)
     if dim is None or gather.read.outside or len(gather.kept) != len(gather.read.positions) - 1:
@@ -197,7 +189,8 @@ def _prepare_row_lookup(
     corner = _view_corner(call, gather, table)
     if compiled and corner is not None:
         numbers = RowNumbers(ids, extent, block.lower[dim], table.shape[dim], table.strides[dim])
-        run = compile_row_lookup(corner, view_as_integers(target), gather.before, len(gather.loops), numbers, fail)
+        layout = CopyLayout.of(corner, view_as_integers(target), gather.before, len(gather.loops), call.repetitions)
+        run = None if layout is None else compile_row_lookup(layout, numbers, fail)
         if run is not None:
             return run
     goal, places = view_as_integers(target), elements[number].reshape([upper - lower for lower, upper in gather.ranges])
@@ -214,12 +207,13 @@ def _prepare_row_lookup(
 def _compile_lookup(call: IndexCall, gather: Gather, source: Array, target: Array) -> PrepareCopy | None:
     """What prepares machine code that copies what lies at offsets behind the first elements of the kept dimensions'
     spans."""
-    from einc_runtime.kernels.llvm.lookups import compile_lookup
+    from einc_runtime.kernels.llvm.lookups import CopyLayout, compile_lookup
 
     corner = _view_corner(call, gather, source)
     if corner is None:
         return None
-    return compile_lookup(corner, target, gather.before, len(gather.loops))
+    layout = CopyLayout.of(corner, target, gather.before, len(gather.loops), call.repetitions)
+    return None if layout is None else compile_lookup(layout)
 
 
 def _view_corner(call: IndexCall, gather: Gather, source: Array) -> Array | None:

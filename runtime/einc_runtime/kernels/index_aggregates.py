@@ -4,7 +4,6 @@ pass (`plan/index_patterns.py` says which programs these are)."""
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from contextlib import nullcontext
 from dataclasses import dataclass
 
 import numpy as np
@@ -13,7 +12,6 @@ from einc_runtime.dtypes import Array
 from einc_runtime.kernels.base import Kernel, PrepackedOperand, Run, ScratchAllocator, ScratchArray
 from einc_runtime.kernels.calls.index import IndexCall
 from einc_runtime.kernels.calls.keyed_aggregates import RunningCall, ScatterCall
-from einc_runtime.kernels.llvm import compiler
 from einc_runtime.kernels.numpy import keyed_aggregates as in_numpy
 from einc_runtime.plan.index_patterns import RunningAggregate, Scatter
 from einc_runtime.plan.index_programs import IndexProgram
@@ -26,36 +24,31 @@ def build_aggregate(
     call: IndexCall, pattern: RunningAggregate | Scatter, build: BuildCall, *, compiled: bool
 ) -> Kernel:
     """The kernel, of which `build` makes the part that computes values and keys; `compiled` says whether machine code
-    may be used. In a reproducible plan it is used for blocks of any size."""
-    scratch, invocations = ScratchAllocator(), compiler.count_alike()
+    may be used."""
+    scratch = ScratchAllocator()
     programs = [pattern.values, *([pattern.keys] if isinstance(pattern, Scatter) else [])]
     parts = [_ComputedArray.of(call, program, scratch, build) for program in programs]
 
     def prepare(arrays: Sequence[Array]) -> Kernel:
-        with compiler.compile_all() if call.is_reproducible else nullcontext():
-            return choose(arrays)
-
-    def choose(arrays: Sequence[Array]) -> Kernel:
         aggregation, output = call.program.aggregation, call.output
         if isinstance(pattern, RunningAggregate):
             first = pattern.count_first(call.ranges)
             running = RunningCall.of(arrays[0], output, pattern.axis, first, aggregation, is_behind=pattern.is_behind)
-            return (_compile_running(running) if compiled else None) or in_numpy.make_running(running)
+            return (_compile_running(running, call.repetitions) if compiled else None) or in_numpy.make_running(running)
         first = call.ranges[pattern.along][0]
         scatter = ScatterCall(arrays[0], arrays[1], output, pattern.axis, first, aggregation)
-        return (_compile_scatter(scatter) if compiled else None) or in_numpy.make_scatter(scatter)
+        return (_compile_scatter(scatter, call.repetitions) if compiled else None) or in_numpy.make_scatter(scatter)
 
     measured = prepare([part.stand_in for part in parts])
     inner = scratch.take((measured.scratch,), np.dtype(np.uint8))
 
     def bind(memory: Array) -> Run:
         arrays, runs = [], []
-        with compiler.expect_alike(invocations):  # so that the same code is chosen as before
-            for part in parts:
-                array, run = part.bind(memory)
-                arrays.append(array)
-                runs += [run] if run is not None else []
-            runs.append(prepare(arrays).bind(inner.of(memory)))
+        for part in parts:
+            array, run = part.bind(memory)
+            arrays.append(array)
+            runs += [run] if run is not None else []
+        runs.append(prepare(arrays).bind(inner.of(memory)))
 
         def run_all() -> None:
             for run in runs:
@@ -67,16 +60,16 @@ def build_aggregate(
     return Kernel(bind, scratch.size, nanoseconds, tuple(pack for part in parts for pack in part.prepacked))
 
 
-def _compile_running(call: RunningCall) -> Kernel | None:
+def _compile_running(call: RunningCall, repetitions: int) -> Kernel | None:
     from einc_runtime.kernels.llvm.keyed_aggregates import compile_running
 
-    return compile_running(call)
+    return compile_running(call, repetitions)
 
 
-def _compile_scatter(call: ScatterCall) -> Kernel | None:
+def _compile_scatter(call: ScatterCall, repetitions: int) -> Kernel | None:
     from einc_runtime.kernels.llvm.keyed_aggregates import compile_scatter
 
-    return compile_scatter(call)
+    return compile_scatter(call, repetitions)
 
 
 @dataclass(frozen=True, slots=True)

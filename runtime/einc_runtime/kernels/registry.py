@@ -8,6 +8,7 @@ partial tuples have a table of their own.
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
+from dataclasses import replace
 from functools import partial
 
 from einc_runtime.dtypes import Array
@@ -25,7 +26,6 @@ from einc_runtime.kernels.calls.joint_aggregation import JointAggregationCall
 from einc_runtime.kernels.calls.map import aggregation_as_map
 from einc_runtime.kernels.fold import build_combine
 from einc_runtime.kernels.index import build_index
-from einc_runtime.kernels.llvm import compiler
 from einc_runtime.plan.reproducible import require_order
 
 PROVIDERS: dict[str, dict[str, tuple[str, str]]] = {
@@ -112,24 +112,25 @@ def prepare(invocation: Invocation[Array], provider: str = FASTEST_PROVIDER) -> 
     table = PROVIDERS["numpy"] | PROVIDERS[provider]
     if not invocation.is_reproducible:
         build: KernelBuilder = find_kernel_builder(invocation.name, table)
-        return compiler.bind_alike(build(invocation))
+        return build(invocation)
     ordered = REPRODUCIBLE if require_order(invocation.name) else table | REPRODUCIBLE
-    with compiler.compile_all():
-        build = find_kernel_builder(invocation.name, ordered)
-        return compiler.bind_alike(build(invocation.without_mark()))
+    build = find_kernel_builder(invocation.name, ordered)
+    return build(invocation.without_mark())
 
 
 def prepare_aggregate(
-    aggregation: str, reads: Sequence[Array], write: Array, provider: str = FASTEST_PROVIDER
+    aggregation: str, reads: Sequence[Array], write: Array, provider: str = FASTEST_PROVIDER, repetitions: int = 1
 ) -> Kernel:
-    """The kernel that aggregates copies of a block in their order, and rounds once at the end."""
-    return prepare(aggregation_as_map(aggregation, reads, write), provider)
+    """The kernel that aggregates copies of a block in their order, and rounds once at the end. An execution has so many
+    of its kind."""
+    return prepare(replace(aggregation_as_map(aggregation, reads, write), repetitions=repetitions), provider)
 
 
 def prepare_joint_aggregation(invocation: JointInvocation[Array], provider: str = FASTEST_PROVIDER) -> Kernel:
     """The kernel that aggregates copies of a tuple, ready to be bound. Raises PlanFault."""
     if invocation.definition:
-        return build_combine(CombineCall.parse(invocation), compiled=provider == FASTEST_PROVIDER)
+        call, is_compiled = CombineCall.parse(invocation), provider == FASTEST_PROVIDER
+        return build_combine(call, invocation.repetitions, compiled=is_compiled)
     table = JOINT_AGGREGATIONS["numpy"] | JOINT_AGGREGATIONS[provider]
     build: Callable[[JointAggregationCall], Kernel] = find_joint_builder(invocation.aggregation, table)
     return build(JointAggregationCall.parse(invocation))

@@ -62,6 +62,7 @@ def test_every_piece_is_copied_and_nothing_else_changes(pieces, dtype, seed):
         run = compile_moves(
             [source[here] for source, ((_, here), _) in zip(sources, pieces, strict=True)],
             [target[there] for target, (_, (_, there)) in zip(targets, pieces, strict=True)],
+            1,
         )
     assert isinstance(run, compiler.CompiledCall)
     run()
@@ -75,15 +76,15 @@ def test_numpy_copies_few_or_short_rows(always, monkeypatch):
     empty = [array[:0] for array in whole]
     turned = [np.ones((40, 6), "f4").T for _ in range(MIN_MOVES)]
     room = [np.zeros((6, 40), "f4") for _ in range(MIN_MOVES)]
-    assert compile_moves(whole, room) is not None
-    assert compile_moves(whole[1:], room[1:]) is None
-    assert compile_moves([*whole[1:], empty[0]], [*room[1:], room[0][:0]]) is None
+    assert compile_moves(whole, room, 1) is not None
+    assert compile_moves(whole[1:], room[1:], 1) is None
+    assert compile_moves([*whole[1:], empty[0]], [*room[1:], room[0][:0]], 1) is None
     many = [np.ones((MAX_CHEAP_ROWS + 1, 40), "f4")[:, :15] for _ in range(MIN_MOVES)]
-    assert compile_moves(narrow, [array[:, :15] for array in room]) is not None
-    assert compile_moves(many, [np.zeros_like(array) for array in many]) is None
-    assert compile_moves(turned, room) is None
+    assert compile_moves(narrow, [array[:, :15] for array in room], 1) is not None
+    assert compile_moves(many, [np.zeros_like(array) for array in many], 1) is None
+    assert compile_moves(turned, room, 1) is None
     monkeypatch.setattr(compiler, "MIN_COMPILED_ELEMENTS", MIN_MOVES * 240 + 1)
-    assert compile_moves(whole, room) is None
+    assert compile_moves(whole, room, 1) is None
 
 
 def test_small_copies_that_come_often_are_compiled(monkeypatch):
@@ -91,15 +92,11 @@ def test_small_copies_that_come_often_are_compiled(monkeypatch):
     monkeypatch.setattr(compiler, "INVOCATION", 0)
     x = np.ones((10, 10), "f4")
 
-    def run():
-        kernel = prepare(
-            Invocation("map", {"program": "t0 = exp x0", "indices": "i j -> i j"}, [x], [np.empty_like(x)])
-        )
+    def run(repetitions):
+        attributes = {"program": "t0 = exp x0", "indices": "i j -> i j"}
+        kernel = prepare(Invocation("map", attributes, [x], [np.empty_like(x)], repetitions=repetitions))
         return kernel.bind(np.empty(kernel.scratch + 64, np.uint8))
 
-    assert not isinstance(run(), compiler.CompiledCall)
-    with compiler.expect_alike(9):
-        assert not isinstance(run(), compiler.CompiledCall)
-        with compiler.expect_alike(10):
-            assert isinstance(run(), compiler.CompiledCall)
-        assert not isinstance(run(), compiler.CompiledCall)
+    assert not isinstance(run(1), compiler.CompiledCall)
+    assert not isinstance(run(9), compiler.CompiledCall)
+    assert isinstance(run(10), compiler.CompiledCall)

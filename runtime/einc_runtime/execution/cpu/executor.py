@@ -11,6 +11,7 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Callable, Hashable, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager, contextmanager, nullcontext
+from dataclasses import replace
 
 import msgspec
 import numpy as np
@@ -43,7 +44,7 @@ from einc_runtime.execution.rewrites import (
     rewrite,
 )
 from einc_runtime.execution.shared_buffers import SharedBuffers, list_shared
-from einc_runtime.kernels.base import Invocation, JointInvocation, Kernel, Run
+from einc_runtime.kernels.base import ANY_NUMBER, Invocation, JointInvocation, Kernel, Run
 from einc_runtime.kernels.llvm import compiler
 from einc_runtime.kernels.llvm.moves import build_moves
 from einc_runtime.kernels.numpy import libraries, onednn
@@ -286,27 +287,30 @@ class CpuExecutor:
         return self._program
 
     def _prepare(self, item: RewrittenTask) -> Kernel:
-        invocations = compiler.ANY_NUMBER if len(self.bundle.operations) >= MANY_OPERATIONS else item.same_code
-        with task_errors.locate_faults(item.origin, item.task), compiler.expect_alike(invocations):
+        repetitions = ANY_NUMBER if len(self.bundle.operations) >= MANY_OPERATIONS else item.same_code
+        with task_errors.locate_faults(item.origin, item.task):
             if item.then is not None and isinstance(item.task, KernelTask):
-                return _run_both(*map(prepare, self._make_joined(item.task, item.then)))
-            return self._prepare_kernel(item.task) if item.peer is None else Kernel(_do_nothing)
+                joined = self._make_joined(item.task, item.then)
+                return _run_both(*(prepare(replace(invocation, repetitions=repetitions)) for invocation in joined))
+            return self._prepare_kernel(item.task, repetitions) if item.peer is None else Kernel(_do_nothing)
 
-    def _prepare_kernel(self, task: AnyTask) -> Kernel:
+    def _prepare_kernel(self, task: AnyTask, repetitions: int) -> Kernel:
         views = self._memory.views
         if isinstance(task, KernelTask):
-            return prepare(self._make_invocation(task.operation, task.reads, task.writes))
+            invocation = self._make_invocation(task.operation, task.reads, task.writes)
+            return prepare(replace(invocation, repetitions=repetitions))
         if isinstance(task, AggregateTask):
+            reads, writes = views(task.reads), views(task.writes)
             group = self._groups[self.bundle.buffers[task.writes[0].buffer].tensor]
-            if len(task.writes) == 1 and not group.definition:
-                return prepare_aggregate(task.aggregation, views(task.reads), self._memory.view(task.writes[0]))
+            if len(writes) == 1 and not group.definition:
+                return prepare_aggregate(task.aggregation, reads, writes[0], repetitions=repetitions)
             return prepare_joint_aggregation(
-                JointInvocation(task.aggregation, views(task.reads), views(task.writes), group.dims, group.definition)
+                JointInvocation(task.aggregation, reads, writes, group.dims, group.definition, repetitions)
             )
         if isinstance(task, TransferTask):
-            return build_moves(views([task.read]), views([task.write]))
+            return build_moves(views([task.read]), views([task.write]), repetitions)
         assert isinstance(task, CopyTask)
-        return build_moves(views(task.reads), views(task.writes))
+        return build_moves(views(task.reads), views(task.writes), repetitions)
 
     def _describe_form(self, item: RewrittenTask) -> object:
         """Equal for tasks whose kernels are prepared in the same way, but for where their operands lie."""
@@ -332,8 +336,10 @@ class CpuExecutor:
 
     def _make_invocation(self, operation: int, reads: Sequence[Region], writes: Sequence[Region]) -> Invocation[Array]:
         prepared, views = self.bundle.operations[operation], self._memory.views
-        blocks = ([region.block for region in regions] for regions in (reads, writes))
-        return Invocation(prepared.kernel, prepared.kernel_attributes, views(reads), views(writes), *blocks)
+        read_blocks, written_blocks = ([region.block for region in regions] for regions in (reads, writes))
+        return Invocation(
+            prepared.kernel, prepared.kernel_attributes, views(reads), views(writes), read_blocks, written_blocks
+        )
 
     def _make_joined(self, task: KernelTask, then: JoinedMap) -> tuple[Invocation[Array], Invocation[Array]]:
         """A contraction, and the map that works in place on its result."""

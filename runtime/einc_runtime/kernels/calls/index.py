@@ -17,7 +17,7 @@ import numpy as np
 
 from einc_runtime.dtypes import Array, DType, compute_type, storage_dtype
 from einc_runtime.errors import PlanFault, ValueFault
-from einc_runtime.kernels.base import Invocation, dtype_name
+from einc_runtime.kernels.base import ANY_NUMBER, Invocation, dtype_name
 from einc_runtime.kernels.indices import NamedArray
 from einc_runtime.plan.aggregate_definitions import count_values, find_definition
 from einc_runtime.plan.index_equations import IndexEquation
@@ -106,6 +106,8 @@ class IndexCall:
     blocks: tuple[Block, ...]
     outputs: tuple[Array, ...]
     is_reproducible: bool
+    repetitions: int
+    """How many invocations of its kind an execution has; any number where the code decides about bits."""
 
     @staticmethod
     def parse(invocation: Invocation[Array]) -> IndexCall:
@@ -135,7 +137,9 @@ class IndexCall:
                 f"an index program of {', '.join(results)} is stored as {', '.join(map(dtype_name, outputs))}"
             )
         ranges = program.find_ranges(shapes, blocks, invocation.output_blocks[0])
-        return IndexCall(program, shapes, ranges, inputs, blocks, outputs, invocation.is_reproducible)
+        is_reproducible = invocation.is_reproducible
+        repetitions = ANY_NUMBER if is_reproducible else invocation.repetitions
+        return IndexCall(program, shapes, ranges, inputs, blocks, outputs, is_reproducible, repetitions)
 
     @property
     def output(self) -> Array:
@@ -286,15 +290,16 @@ class IndexCall:
         is_product = tensors and {name for view in views for name in view.names}.issuperset(program.result)
         if program.aggregation == "sum" and len(views) > 1 and is_product and factor is not None:
             if factor == 1:
-                return Invocation("contract", {"equation": equation, **mark}, operands, [self.output])
+                return self._invoke("contract", {"equation": equation, **mark}, operands)
             if dtype_name(self.output) in FLOATS:
-                scaled: dict[str, Attribute] = {"equation": equation, "scale": factor, **mark}
-                return Invocation("contract", scaled, operands, [self.output])
+                return self._invoke("contract", {"equation": equation, "scale": factor, **mark}, operands)
         attributes: dict[str, Attribute] = {"program": scalar.text, "indices": equation, **mark}
         if program.aggregation:
-            attributes["aggregation"] = program.aggregation
-            return Invocation("reduce", attributes, operands, [self.output])
-        return Invocation("map", attributes, operands, [self.output])
+            return self._invoke("reduce", {**attributes, "aggregation": program.aggregation}, operands)
+        return self._invoke("map", attributes, operands)
+
+    def _invoke(self, name: str, attributes: Mapping[str, Attribute], operands: Sequence[Array]) -> Invocation[Array]:
+        return Invocation(name, attributes, operands, [self.output], repetitions=self.repetitions)
 
     def require_inside(self, gather: Gather, dim: int, least: int, most: int) -> None:
         """Raises ValueFault where positions at data are outside of a tensor."""

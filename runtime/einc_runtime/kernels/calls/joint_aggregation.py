@@ -23,13 +23,15 @@ class JointAggregationCall:
     copies: Sequence[Sequence[Array]]
     target: Sequence[Array]
     dims: Sequence[Sequence[int]]
+    repetitions: int = 1
+    """How many invocations of its kind an execution has."""
 
     @staticmethod
     def parse(invocation: JointInvocation[Array]) -> JointAggregationCall:
         reads, writes, dims = invocation.reads, invocation.writes, invocation.dims
         members = len(writes)
         copies = [tuple(reads[first : first + members]) for first in range(0, len(reads), members)]
-        return JointAggregationCall(copies, tuple(writes), dims)
+        return JointAggregationCall(copies, tuple(writes), dims, invocation.repetitions)
 
     def member(self, number: int) -> list[Array]:
         """Views of one member in all copies and then in the target. They have the rank of the first member, with extent

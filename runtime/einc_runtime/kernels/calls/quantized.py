@@ -21,6 +21,7 @@ from einc_runtime.kernels.calls.contract import group_indices
 from einc_runtime.kernels.indices import NamedArray
 from einc_runtime.plan.element_types import ELEMENT_FORMATS, StoredForm, find_stored_form
 from einc_runtime.plan.index_equations import Names, parse_index_equation
+from einc_runtime.plan.schema import Attribute
 
 
 @dataclass(frozen=True, slots=True)
@@ -119,6 +120,8 @@ class QuantizedContractCall:
     extents: Mapping[str, int]
     equation: str
     scale: float
+    repetitions: int
+    """How many invocations of its kind an execution has."""
 
     @staticmethod
     def parse(invocation: Invocation[Array]) -> QuantizedContractCall:
@@ -153,6 +156,7 @@ class QuantizedContractCall:
             joined.extents,
             source,
             scale,
+            invocation.repetitions,
         )
 
     @property
@@ -169,15 +173,20 @@ class QuantizedContractCall:
 
     def as_invocation(self, tensor: Array) -> Invocation[Array]:
         """The product with another tensor of the same shape."""
-        attributes: dict[str, str | int | float] = {"equation": self.equation, "group": self.weight.group}
-        if self.scale != 1:
-            attributes["scale"] = self.scale
-        return Invocation("quantized_contract", attributes, [tensor, *self.weight.operands], [self.result.array])
+        attributes = {**self._attributes, "group": self.weight.group}
+        return self._invoke("quantized_contract", attributes, [tensor, *self.weight.operands], self.result.array)
 
     def product_with(self, weight: Array, target: Array, tensor: Array | None = None) -> Invocation[Array]:
         """The product with a weight that has been widened, or with a part of it; then the target is a part, too."""
-        attributes: dict[str, str | float] = {"equation": self.equation}
-        if self.scale != 1:
-            attributes["scale"] = self.scale
         source = self.tensor.array if tensor is None else tensor
-        return Invocation("contract", attributes, [source, weight], [target])
+        return self._invoke("contract", self._attributes, [source, weight], target)
+
+    @property
+    def _attributes(self) -> dict[str, Attribute]:
+        scale: dict[str, Attribute] = {"scale": self.scale} if self.scale != 1 else {}
+        return {"equation": self.equation, **scale}
+
+    def _invoke(
+        self, name: str, attributes: Mapping[str, Attribute], inputs: Sequence[Array], target: Array
+    ) -> Invocation[Array]:
+        return Invocation(name, attributes, inputs, [target], repetitions=self.repetitions)

@@ -19,7 +19,7 @@ So a row that is not finite has results that are not finite, and one of zeros ha
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from einc_runtime.dtypes import FLOATS, Array, compute_type
 from einc_runtime.errors import PlanFault
@@ -50,9 +50,7 @@ class RoundedContractCall:
         tensor, *weight = invocation.inputs
         largest = weight.pop(0) if dtype_name(weight[0]) in FLOATS else None
         attributes = {"group": 0, **invocation.attributes}
-        plain = QuantizedContractCall.parse(
-            Invocation("quantized_contract", attributes, [tensor, *weight], invocation.outputs)
-        )
+        plain = QuantizedContractCall.parse(replace(invocation, attributes=attributes, inputs=[tensor, *weight]))
         form, group = plain.weight.form, plain.weight.group
         _, _, _, summed = plain.groups
         if not form.rounds_inputs(group) or plain.weight.zeros is not None:

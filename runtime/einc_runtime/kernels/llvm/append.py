@@ -21,7 +21,8 @@ def build_append(invocation: Invocation[Array]) -> Kernel:
     call = AppendCall.parse(invocation)
     new, target, positions = call.new, call.target, call.positions
     dense = all(view.strides[-1] == view.itemsize for view in (new, target))
-    if not dense or new.dtype != target.dtype or not compiler.is_worthwhile(new.size):
+    suits = dense and new.dtype == target.dtype
+    if not suits or not compiler.is_worthwhile(new.size, invocation.repetitions):
         return make_append(call)
     extents, origins = (np.ascontiguousarray(numbers, np.int64) for numbers in (call.extents, call.origins))
     heads, rows, width = new.shape

@@ -59,7 +59,7 @@ DECODE_TILE_KEYS = 256
 _WIDE = np.dtype(np.float32)
 
 
-def prepare_few_queries(call: AttentionCall) -> Kernel | None:
+def prepare_few_queries(call: AttentionCall, repetitions: int) -> Kernel | None:
     """The kernel of an invocation with few queries, all of whose rows are dense; None for others."""
     group = call.q.shape[0] // call.k.shape[0]
     widths = call.q.shape[2], call.v.shape[2]
@@ -71,7 +71,7 @@ def prepare_few_queries(call: AttentionCall) -> Kernel | None:
     if any(x.strides[-1] != x.itemsize and x.shape[-1] > 1 for x in (call.q, call.k, call.v, call.o)):
         return None
     elements = call.k.shape[0] * call.max_pairs() * sum(widths)
-    if not compiler.is_worthwhile(elements):
+    if not compiler.is_worthwhile(elements, repetitions):
         return None
     prepared = _FewQueries.of(call)
     return Kernel(prepared.bind, prepared.scratch, elements * call.k.itemsize / BYTES_PER_NS)
@@ -146,16 +146,17 @@ _LIMIT, _PLACE = np.dtype(np.int32), np.dtype(np.int64)
 
 def build_attention(invocation: Invocation[Array]) -> Kernel:
     call = AttentionCall.parse(invocation)
-    few = prepare_few_queries(call)
-    return prepare_attention(call) if few is None else few
+    few = prepare_few_queries(call, invocation.repetitions)
+    return prepare_attention(call, invocation.repetitions) if few is None else few
 
 
-def prepare_attention(call: AttentionCall) -> Kernel:
+def prepare_attention(call: AttentionCall, repetitions: int) -> Kernel:
     pairs = call.q.shape[0] * call.max_pairs()
     arrays = (call.q, call.k, call.v, call.o, call.mask)
     dense = all(x is None or x.strides[-1] == x.itemsize or x.shape[-1] == 1 for x in arrays)
     few = call.k.shape[1] < 1 << 30 and call.k.dtype == call.q.dtype
-    if call.dtype != np.float32 or not (dense and few and compiler.is_worthwhile(WORK * pairs)):
+    suits = call.dtype == np.float32 and dense and few
+    if not suits or not compiler.is_worthwhile(WORK * pairs, repetitions):
         return make_attention(call)
     allocation = _AttentionMemory.allocate(call)
 

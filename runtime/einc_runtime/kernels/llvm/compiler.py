@@ -10,19 +10,16 @@ tens of milliseconds (two hundred for attention) once on a machine: the code is 
 from __future__ import annotations
 
 import ctypes
-import dataclasses
 import itertools
 import threading
-from collections.abc import Callable, Iterator, Sequence
-from contextlib import contextmanager
-from contextvars import ContextVar
+from collections.abc import Callable, Sequence
 from functools import cache, wraps
 from typing import TYPE_CHECKING, Any, ParamSpec
 
 import numpy as np
 
 from einc_runtime.dtypes import Array
-from einc_runtime.kernels.base import Kernel, Run, address
+from einc_runtime.kernels.base import address
 from einc_runtime.kernels.llvm import code_cache
 from einc_runtime.kernels.processor import Registers, find_processor
 from einc_runtime.resident import release_program
@@ -36,9 +33,6 @@ MIN_COMPILED_ELEMENTS = 1 << 15
 INVOCATION = 2048
 """Starting a kernel of numpy takes as long as machine code takes for so many elements."""
 
-ANY_NUMBER = 1 << 40
-"""More invocations than there are: with so many alike, all are worth it."""
-
 LANES = 16
 """Elements in the vectors of all machine code."""
 
@@ -49,7 +43,6 @@ Compiled = Callable[[int], int]
 """Machine code: takes the address of its arguments, and returns a status, 0 if all went well."""
 _P = ParamSpec("_P")
 _LOCK = threading.Lock()
-_ALIKE: ContextVar[int] = ContextVar("alike", default=1)
 
 
 def _ignore() -> None:
@@ -106,42 +99,9 @@ def describe_missing() -> str | None:
     return "elementwise kernels run in numpy: llvmlite is not installed, or not for this processor"
 
 
-@contextmanager
-def expect_alike(count: int) -> Iterator[None]:
-    """Says that the invocation prepared inside is one of `count` invocations of its kind in every execution."""
-    before = _ALIKE.set(count)
-    try:
-        yield
-    finally:
-        _ALIKE.reset(before)
-
-
-@contextmanager
-def compile_all() -> Iterator[None]:
-    """Says that invocations prepared inside are compiled however small they are: the code decides about bits."""
-    with expect_alike(ANY_NUMBER):
-        yield
-
-
-def bind_alike(kernel: Kernel) -> Kernel:
-    """The kernel, which is bound as one of as many as when it was prepared: what is chosen then is the same."""
-    count, bind = _ALIKE.get(), kernel.bind
-
-    def bind_as_prepared(memory: Array) -> Run:
-        with expect_alike(count):
-            return bind(memory)
-
-    return dataclasses.replace(kernel, bind=bind_as_prepared)
-
-
-def count_alike() -> int:
-    """How many invocations of its kind an execution has, the one that is prepared included."""
-    return _ALIKE.get()
-
-
-def is_worthwhile(elements: int) -> bool:
-    """Whether an invocation, together with those alike, is large enough for machine code, which can be compiled."""
-    return (elements + INVOCATION) * _ALIKE.get() >= MIN_COMPILED_ELEMENTS + INVOCATION and is_available()
+def is_worthwhile(elements: int, repetitions: int) -> bool:
+    """Whether so many invocations of so many elements each are worth machine code, which can be compiled."""
+    return (elements + INVOCATION) * repetitions >= MIN_COMPILED_ELEMENTS + INVOCATION and is_available()
 
 
 def has_wide_registers() -> bool:

@@ -3,6 +3,8 @@ machine code for elementwise products and conversions."""
 
 from __future__ import annotations
 
+from functools import partial
+
 from einc_runtime.dtypes import Array, find_dtype_name
 from einc_runtime.kernels.base import Invocation, Kernel, store
 from einc_runtime.kernels.calls.contract import ContractCall, write_product_program
@@ -11,7 +13,7 @@ from einc_runtime.kernels.llvm import compiler
 from einc_runtime.kernels.llvm.few_rows import prepare_few_rows
 from einc_runtime.kernels.llvm.map import build_map, compile_map
 from einc_runtime.kernels.llvm.reduce import compile_reduce
-from einc_runtime.kernels.numpy.contract import build_contraction
+from einc_runtime.kernels.numpy.contract import PrepareCopy, build_contraction
 from einc_runtime.kernels.numpy.pieces import Resolved
 from einc_runtime.kernels.scalar_program import read_steps
 
@@ -21,8 +23,9 @@ _MOVES = frozenset({("f16", "f32"), ("bf16", "f32"), ("f32", "f16"), ("f32", "bf
 
 def build_contract(invocation: Invocation[Array]) -> Kernel:
     call = ContractCall.parse(invocation)
-    few = prepare_few_rows(call, prepare_copy) or _sum_products(call)
-    return build_contraction(invocation, build_map, prepare_copy) if few is None else few
+    move = make_copier(invocation.repetitions)
+    few = prepare_few_rows(call, move) or _sum_products(call)
+    return build_contraction(invocation, build_map, move) if few is None else few
 
 
 def _sum_products(call: ContractCall) -> Kernel | None:
@@ -38,15 +41,19 @@ def _sum_products(call: ContractCall) -> Kernel | None:
         "indices": call.invocation.attribute("equation", str),
         "aggregation": "sum",
     }
-    return compile_reduce(
-        ReduceCall.parse(Invocation("reduce", attributes, call.invocation.inputs, [call.result.array]))
-    )
+    reduction = Invocation("reduce", attributes, call.invocation.inputs, [call.result.array])
+    return compile_reduce(ReduceCall.parse(reduction), call.invocation.repetitions)
 
 
-def prepare_copy(source: Array, target: Array) -> Resolved:
+def make_copier(repetitions: int) -> PrepareCopy:
+    """What prepares copies for an invocation of which an execution has so many."""
+    return partial(prepare_copy, repetitions=repetitions)
+
+
+def prepare_copy(source: Array, target: Array, repetitions: int = 1) -> Resolved:
     """Returns the call that copies an array to another of its shape, rounding or widening floats."""
     names = (find_dtype_name(source.dtype), find_dtype_name(target.dtype))
-    if names in _MOVES and compiler.is_worthwhile(target.size):
+    if names in _MOVES and compiler.is_worthwhile(target.size, repetitions):
         steps = read_steps("t0 = copy x0", names[:1], names[1])
         run = compile_map(steps, names, [source, target])
         if run is not None:

@@ -10,7 +10,7 @@ from einc_runtime.dtypes import Array
 from einc_runtime.kernels.base import Invocation, Kernel, dtype_name
 from einc_runtime.kernels.calls.experts import ExpertMatmulCall
 from einc_runtime.kernels.llvm import compiler
-from einc_runtime.kernels.llvm.contract import build_contract, prepare_copy
+from einc_runtime.kernels.llvm.contract import build_contract, make_copier
 from einc_runtime.kernels.llvm.map import build_map
 from einc_runtime.kernels.numpy import experts as in_numpy
 from einc_runtime.kernels.numpy import libraries
@@ -23,7 +23,7 @@ three times as long."""
 
 def build_expert_matmul(invocation: Invocation[Array]) -> Kernel:
     call = ExpertMatmulCall.parse(invocation)
-    if not compiler.is_worthwhile(call.multiplications):
+    if not compiler.is_worthwhile(call.multiplications, invocation.repetitions):
         return in_numpy.build_expert_matmul(invocation)
     return in_numpy.build_products(call, _multiply)
 
@@ -33,7 +33,7 @@ def _multiply(invocation: Invocation[Array]) -> Kernel:
     rows, weight = invocation.inputs
     variable_product = invocation.on([rows, _as_variable(weight)], invocation.outputs)
     if len(rows) > MAX_CODE_ROWS and libraries.packs_few_rows(dtype_name(weight)):
-        return build_contraction(variable_product, build_map, prepare_copy)
+        return build_contraction(variable_product, build_map, make_copier(invocation.repetitions))
     return build_contract(variable_product)
 
 

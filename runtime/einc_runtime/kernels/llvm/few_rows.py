@@ -171,7 +171,9 @@ PRODUCTS_PER_NS = 20.0
 def prepare_few_rows(call: ContractCall, move: PrepareCopy) -> Kernel | None:
     """The kernel of a contraction that is a product of few rows, and None for others. `move` prepares copies."""
     layout = FewRowsLayout.find(call)
-    if layout is None or not compiler.is_worthwhile(math.prod(call.extents.values()) // layout.rows):
+    if layout is None:
+        return None
+    if not compiler.is_worthwhile(math.prod(call.extents.values()) // layout.rows, call.invocation.repetitions):
         return None
     if _suits_panel(layout):
         return PanelProduct.of(call, layout, move).kernel

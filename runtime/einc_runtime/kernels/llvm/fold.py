@@ -30,13 +30,13 @@ MAX_FOLD_VECTORS = 8
 """The most vectors that all chains hold: more would not stay in registers."""
 
 
-def compile_fold(call: FoldCall) -> Kernel | None:
+def compile_fold(call: FoldCall, repetitions: int) -> Kernel | None:
     """The compiled kernel, or None where there is no machine code, or where it is not worthwhile."""
     size = math.prod(call.extents)
     steps = len(call.values) + len(call.combining)
     if not _is_known((*call.kinds, *call.stored), (*call.values, *call.combining)):
         return None
-    if not compiler.is_worthwhile(size * steps):
+    if not compiler.is_worthwhile(size * steps, repetitions):
         return None
     counted = [np.broadcast_to(np.int8(0), call.extents)]  # so that no axis of a loop that only counts is lost
     outputs = [output[(..., *[None] * (len(call.extents) - call.kept))] for output in call.outputs]
@@ -70,10 +70,10 @@ def compile_fold(call: FoldCall) -> Kernel | None:
     return Kernel(lambda _: run, nanoseconds=(0.2 * len(call.kinds) + 0.05 * steps) * size)
 
 
-def compile_combine(call: CombineCall) -> Kernel | None:
+def compile_combine(call: CombineCall, repetitions: int) -> Kernel | None:
     """The program over all copies, for each element; None as for `compile_fold`."""
     size = call.target[0].size
-    if not _is_known(call.kinds, call.steps) or not compiler.is_worthwhile(size):
+    if not _is_known(call.kinds, call.steps) or not compiler.is_worthwhile(size, repetitions):
         return None
     strides = call.target[0].strides
     order = sorted(range(len(strides)), key=lambda axis: -strides[axis])

@@ -22,7 +22,8 @@ from einc_runtime.kernels.views import merge_axes
 def build_logsumexp(call: JointAggregationCall) -> Kernel:
     kind, copies, rank = call.average_types()[0], len(call.copies), call.target[0].ndim
     size = copies * call.target[0].size
-    if kind not in compiler.COMPILED_FLOATS or not rank or not compiler.is_worthwhile(size):
+    suits = kind in compiler.COMPILED_FLOATS and rank > 0
+    if not suits or not compiler.is_worthwhile(size, call.repetitions):
         return numpy_merges.build_logsumexp(call)
     views, _ = merge_axes([*call.member(0), *call.member(1)], [False] * rank)
     averages, logs = views[: copies + 1], views[copies + 1 :]

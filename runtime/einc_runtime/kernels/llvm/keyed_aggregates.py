@@ -23,10 +23,10 @@ MIN_ROWS_TOGETHER = 4
 """Fewer rows are taken one after the other: squares of sixteen rows are turned twice, however few of them are used."""
 
 
-def compile_running(call: RunningCall) -> Kernel | None:
+def compile_running(call: RunningCall, repetitions: int) -> Kernel | None:
     """The compiled kernel, or None where there is no machine code, or where it is not worthwhile."""
     forms = _find_forms(call.source, call.target, call.axis)
-    if forms is None or not compiler.is_worthwhile(call.source.size):
+    if forms is None or not compiler.is_worthwhile(call.source.size, repetitions):
         return None
     kinds, is_row, (source, target) = forms
     heads = source.shape[1:-1]
@@ -54,10 +54,10 @@ def _suits_rows(call: RunningCall, source: Array, target: Array) -> bool:
     return is_plain and is_dense and source.ndim > 2 and source.shape[-2] >= MIN_ROWS_TOGETHER
 
 
-def compile_scatter(call: ScatterCall) -> Kernel | None:
+def compile_scatter(call: ScatterCall, repetitions: int) -> Kernel | None:
     """The compiled kernel, or None where there is no machine code, or where it is not worthwhile."""
     forms = _find_forms(call.source, call.target, call.axis)
-    if forms is None or not compiler.is_worthwhile(call.source.size):
+    if forms is None or not compiler.is_worthwhile(call.source.size, repetitions):
         return None
     kinds, is_row, (source, target) = forms
     heads, wide = source.shape[1:-1], choose_accumulator(kinds[1], call.aggregation)

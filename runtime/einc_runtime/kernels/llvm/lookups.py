@@ -31,10 +31,12 @@ class RowNumbers:
 
 
 @dataclass(frozen=True, slots=True)
-class _CopyLayout:
+class CopyLayout:
     """Copies to each index vector of a target's axes [leading..., loops..., behind...], of parts of `count` bytes;
     `size` is that where an integer has so many, else 0."""
 
+    source: Array
+    target: Array
     leading: int
     behind: int
     count: int
@@ -45,8 +47,10 @@ class _CopyLayout:
     stride between parts of the target; the address and the strides of the source and of the target."""
 
     @staticmethod
-    def of(source: Array, target: Array, before: int, loops: int) -> _CopyLayout | None:
-        if not target.size or not compiler.is_worthwhile(target.size):
+    def of(source: Array, target: Array, before: int, loops: int, repetitions: int) -> CopyLayout | None:
+        """The copies to a target's axes [before..., loops..., behind...], of a source that has extent 1 along the
+        loops. None where there is no machine code, or where it is not worthwhile."""
+        if not target.size or not compiler.is_worthwhile(target.size, repetitions):
             return None
         heads, line, inner_axes = (slice(0, before), slice(before, before + loops), slice(before + loops, None))
         extents, steps = target.shape[line], target.strides[line]
@@ -65,36 +69,28 @@ class _CopyLayout:
         for view, part in zip((source, target), inner, strict=True):
             arguments += [address(view), *view.strides[heads], *part.strides[:-1]]
         size = count if count in (1, 2, 4, 8) else 0
-        return _CopyLayout(len(outer), len(behind), count, size, number, tuple(arguments))
+        return CopyLayout(source, target, len(outer), len(behind), count, size, number, tuple(arguments))
 
 
-def compile_lookup(source: Array, target: Array, before: int, loops: int) -> PrepareCopy | None:
-    """What prepares the call that copies to each index vector of the target's axes [before..., loops..., behind...] the
-    element of `source`, which has extent 1 along the loops, that lies an offset behind it. None where there is no
-    machine code, or where it is not worthwhile."""
-    layout = _CopyLayout.of(source, target, before, loops)
-    if layout is None:
-        return None
+def compile_lookup(layout: CopyLayout) -> PrepareCopy:
+    """What prepares the call that copies to each index vector of the target the element that lies an offset behind that
+    of the source."""
     code = _emit_lookup(layout.leading, layout.behind, layout.size, 0)
 
     def prepare(offsets: Array) -> Run:
-        return compiler.CompiledCall(code, [*layout.arguments, address(offsets)], source, target, offsets)
+        arguments = [*layout.arguments, address(offsets)]
+        return compiler.CompiledCall(code, arguments, layout.source, layout.target, offsets)
 
     return prepare
 
 
-def compile_row_lookup(
-    source: Array, target: Array, before: int, loops: int, rows: RowNumbers, fail: Callable[[], None]
-) -> Run | None:
-    """The same by the numbers of rows: `source` is their first row, with extent 1 along the loops. Nothing is written
-    if one is outside of the table; `fail` raises that."""
-    layout = _CopyLayout.of(source, target, before, loops)
-    if layout is None:
-        return None
+def compile_row_lookup(layout: CopyLayout, rows: RowNumbers, fail: Callable[[], None]) -> Run:
+    """The same by the numbers of rows, of which the source is the first. Nothing is written if one is outside of the
+    table; `fail` raises that."""
     ids = rows.ids
     arguments = [*layout.arguments, address(ids), *ids.strides, rows.extent, rows.first, rows.count, rows.step]
     code = _emit_lookup(layout.leading, layout.behind, layout.size, ids.itemsize)
-    return compiler.CompiledCall(code, arguments, source, target, ids, fail=fail)
+    return compiler.CompiledCall(code, arguments, layout.source, layout.target, ids, fail=fail)
 
 
 @compiler.compile_once

@@ -23,7 +23,7 @@ MAP_DTYPES = compiler.COMPILED_FLOATS | {"bool", *INTEGERS}
 
 def build_map(invocation: Invocation[Array]) -> Kernel:
     call = MapCall.parse(invocation)
-    if set(call.kinds) <= MAP_DTYPES and compiler.is_worthwhile(call.output.size):
+    if set(call.kinds) <= MAP_DTYPES and compiler.is_worthwhile(call.output.size, invocation.repetitions):
         run = compile_map(call.steps, call.kinds, [*call.views, call.output])
         if run is not None:
             each = 0.1 * len(call.kinds) + 0.05 * len(call.steps)

@@ -35,15 +35,17 @@ def build_reshape(invocation: Invocation[Array]) -> Kernel:
     source, target = parse_reshape(invocation)
     seen = in_numpy.try_reshape(source, target.shape)
     if seen is not None:
-        return build_moves([seen], [target])
+        return build_moves([seen], [target], invocation.repetitions)
     written = in_numpy.try_reshape(target, source.shape)
-    return in_numpy.build_reshape(invocation) if written is None else build_moves([source], [written])
+    if written is None:
+        return in_numpy.build_reshape(invocation)
+    return build_moves([source], [written], invocation.repetitions)
 
 
-def build_moves(sources: Sequence[Array], targets: Sequence[Array]) -> Kernel:
-    """Copies arrays pairwise."""
+def build_moves(sources: Sequence[Array], targets: Sequence[Array], repetitions: int) -> Kernel:
+    """Copies arrays pairwise, as one of so many of its kind in an execution."""
     require_equal_forms(sources, targets)
-    run = compile_moves(sources, targets)
+    run = compile_moves(sources, targets, repetitions)
     if run is None:
         run = make_runner(
             [(np.copyto, [view_as_integers(to), view_as_integers(of)]) for to, of in zip(targets, sources, strict=True)]
@@ -51,12 +53,11 @@ def build_moves(sources: Sequence[Array], targets: Sequence[Array]) -> Kernel:
     return Kernel(lambda _: run, nanoseconds=0.15 * sum(source.nbytes for source in sources))
 
 
-def compile_moves(sources: Sequence[Array], targets: Sequence[Array]) -> Run | None:
+def compile_moves(sources: Sequence[Array], targets: Sequence[Array], repetitions: int) -> Run | None:
     """Returns a function that copies arrays of equal shapes and types; None where numpy is as fast."""
     pairs = [(target, source) for target, source in zip(targets, sources, strict=True) if target.size]
-    if len(pairs) * compiler.count_alike() < MIN_MOVES or not compiler.is_worthwhile(
-        sum(target.size for target, _ in pairs)
-    ):
+    size = sum(target.size for target, _ in pairs)
+    if len(pairs) * repetitions < MIN_MOVES or not compiler.is_worthwhile(size, repetitions):
         return None
     table: list[int] = []
     for target, source in pairs:

@@ -37,7 +37,7 @@ MIN_PANEL_ROWS = 5
 
 def build_dequantize(invocation: Invocation[Array]) -> Kernel:
     call = DequantizeCall.parse(invocation)
-    if not compiler.is_worthwhile(call.target.size):
+    if not compiler.is_worthwhile(call.target.size, invocation.repetitions):
         return in_numpy.build_dequantize(invocation)
     run = prepare_widening(call.weight, call.target)
     return Kernel(lambda _: run, nanoseconds=call.target.size / 4)
@@ -46,7 +46,7 @@ def build_dequantize(invocation: Invocation[Array]) -> Kernel:
 def build_quantized_contract(invocation: Invocation[Array]) -> Kernel:
     call = QuantizedContractCall.parse(invocation)
     size = call.count(call.labels)
-    if not compiler.is_worthwhile(size):
+    if not compiler.is_worthwhile(size, invocation.repetitions):
         return in_numpy.build_product(call, in_numpy.prepare_widening, build_contract)
     _, rows, _, _ = call.groups
     direct = _build_direct_product(call) if call.count(rows) <= MAX_STORED_ROWS else None
@@ -155,7 +155,7 @@ def _build_direct_product(call: QuantizedContractCall) -> Kernel | None:
         tensor, target = straight, result
         if copied is not None:
             tensor = NamedArray(straight.names, copied.of(memory))
-            calls.append(prepare_copy(aligned, tensor.array))
+            calls.append(prepare_copy(aligned, tensor.array, call.repetitions))
         if held is not None:
             target = NamedArray((*batch, *rows, *columns), held.of(memory))
         left, output = view_as_matrices(tensor, batch, rows, summed), view_as_matrices(target, batch, rows, columns)
@@ -173,7 +173,7 @@ def _build_direct_product(call: QuantizedContractCall) -> Kernel | None:
             ]  # fmt: skip
             calls.append((compiler.CompiledCall(code, arguments, a, c, b, laid_out, *call.weight.operands), []))
         if held is not None:
-            calls.append(prepare_copy(target.align(result.names), result.array))
+            calls.append(prepare_copy(target.align(result.names), result.array, call.repetitions))
         return make_runner(calls)
 
     elements = call.count(call.labels)

@@ -39,12 +39,12 @@ from einc_runtime.plan.recurrences import Recurrence, RecurrenceEquation
 
 def build_recurrence(invocation: Invocation[Array]) -> Kernel:
     call = RecurrenceCall.parse(invocation)
-    return compile_recurrence(call) or in_numpy.make_recurrence(call)
+    return compile_recurrence(call, invocation.repetitions) or in_numpy.make_recurrence(call)
 
 
-def compile_recurrence(call: RecurrenceCall) -> Kernel | None:
+def compile_recurrence(call: RecurrenceCall, repetitions: int) -> Kernel | None:
     """The compiled kernel, or None where there is no machine code, or where it is not worthwhile."""
-    if not compiler.is_worthwhile(NUMPY_CALLS_SAVED * call.vectors):
+    if not compiler.is_worthwhile(NUMPY_CALLS_SAVED * call.vectors, repetitions):
         return None
     from einc_runtime.kernels.llvm.vectors import is_supported
 

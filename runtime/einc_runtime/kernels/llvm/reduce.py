@@ -37,22 +37,22 @@ NUMPY_CALLS_SAVED = 8
 
 
 def build_reduce(invocation: Invocation[Array]) -> Kernel:
-    return compile_reduce(ReduceCall.parse(invocation)) or in_numpy.build_reduce(invocation)
+    return compile_reduce(ReduceCall.parse(invocation), invocation.repetitions) or in_numpy.build_reduce(invocation)
 
 
 def find_largest(invocation: Invocation[Array]) -> Kernel | None:
     """The compiled kernel; None where something else is reduced, or where it is not worthwhile."""
     form = invocation.attributes.get("program"), invocation.attributes.get("aggregation")
-    return compile_reduce(ReduceCall.parse(invocation)) if form == LARGEST else None
+    return compile_reduce(ReduceCall.parse(invocation), invocation.repetitions) if form == LARGEST else None
 
 
-def compile_reduce(call: ReduceCall) -> Kernel | None:
+def compile_reduce(call: ReduceCall, repetitions: int) -> Kernel | None:
     """The compiled kernel, or None where there is no machine code, or where it is not worthwhile."""
     from einc_runtime.kernels.llvm.vectors import is_supported
 
     size = math.prod(max(column) for column in zip(*(view.shape for view in call.views), strict=True))
     known = set(call.kinds) <= MAP_DTYPES and is_supported(call.steps)
-    if not known or not size or not compiler.is_worthwhile(NUMPY_CALLS_SAVED * size):
+    if not known or not size or not compiler.is_worthwhile(NUMPY_CALLS_SAVED * size, repetitions):
         return None
     views, reduced = merge_axes([*call.views, call.output], call.reduced)
     *sources, target = views

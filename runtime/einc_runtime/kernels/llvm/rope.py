@@ -52,7 +52,8 @@ def build_rope(invocation: Invocation[Array]) -> Kernel:
     rotation = RopeCall.parse(invocation)
     target, kind = rotation.target, find_dtype_name(rotation.target.dtype)
     dense = all(array.strides[-1] == array.itemsize for array in (rotation.source, target))
-    if kind not in compiler.COMPILED_FLOATS or not dense or not compiler.is_worthwhile(target.size):
+    worthwhile = dense and compiler.is_worthwhile(target.size, invocation.repetitions)
+    if kind not in compiler.COMPILED_FLOATS or not worthwhile:
         return make_rope(rotation)
     source, positions, frequencies = rotation.source, rotation.positions, np.ascontiguousarray(rotation.frequencies)
     arguments = [source.shape[-2], source.shape[-1] // 2, *source.shape[:-2]]

@@ -13,10 +13,11 @@ from einc_runtime.kernels.calls.rounded import RoundedContractCall
 from einc_runtime.kernels.indices import NamedArray
 from einc_runtime.kernels.llvm import compiler
 from einc_runtime.kernels.llvm.arguments import RoundedArguments, RoundingArguments
-from einc_runtime.kernels.llvm.contract import prepare_copy
+from einc_runtime.kernels.llvm.contract import make_copier
 from einc_runtime.kernels.llvm.quantized import build_quantized_contract
 from einc_runtime.kernels.matrices import are_mergeable, view_as_matrices
 from einc_runtime.kernels.numpy import rounded as in_numpy
+from einc_runtime.kernels.numpy.contract import PrepareCopy
 from einc_runtime.kernels.numpy.pieces import Resolved, make_runner
 from einc_runtime.plan.index_equations import Names
 
@@ -28,7 +29,8 @@ def build_rounded_contract(invocation: Invocation[Array]) -> Kernel:
     call = RoundedContractCall.parse(invocation)
     if call.plain.weight.form.is_float:
         return in_numpy.build_rounded_floats(call, build_quantized_contract)
-    compiled = _compile(call) if compiler.is_worthwhile(call.plain.count(call.plain.labels)) else None
+    plain = call.plain
+    compiled = _compile(call) if compiler.is_worthwhile(plain.count(plain.labels), plain.repetitions) else None
     return compiled or in_numpy.build_rounded_contract(invocation)
 
 
@@ -56,9 +58,10 @@ def _compile(call: RoundedContractCall) -> Kernel | None:
     if scaled and len(weight) > 1 and each.strides[-2] != each.itemsize:
         return None
     scratch = ScratchAllocator()
-    tensor = _Dense(plain.tensor, batch, rows, summed, scratch)
-    largest = _Dense(call.rows, batch, rows, (), scratch)
-    result = _Dense(plain.result, batch, rows, columns, scratch)
+    move = make_copier(plain.repetitions)
+    tensor = _Dense(plain.tensor, (batch, rows, summed), scratch, move)
+    largest = _Dense(call.rows, (batch, rows, ()), scratch, move)
+    result = _Dense(plain.result, (batch, rows, columns), scratch, move)
     count, depth, width = (plain.count(names) for names in (rows, summed, columns))
     step = -(-depth // ROW_MULTIPLE) * ROW_MULTIPLE
     integers = scratch.take((count, step), np.dtype(np.int8))
@@ -124,9 +127,10 @@ class _Dense:
     """An operand as matrices with dense rows: the array itself, or a copy of it where it is otherwise."""
 
     def __init__(
-        self, operand: NamedArray, batch: Names, first: Names, second: Names, scratch: ScratchAllocator
+        self, operand: NamedArray, groups: tuple[Names, Names, Names], scratch: ScratchAllocator, move: PrepareCopy
     ) -> None:
-        self._groups, self._names, self._operand = (batch, first, second), (*batch, *first, *second), operand
+        batch, first, second = groups
+        self._groups, self._names, self._operand, self._move = groups, (*batch, *first, *second), operand, move
         lies = _is_dense(operand, first, second)
         aligned = operand.align(self._names)
         self._copy = None if lies else scratch.take(aligned.shape, aligned.dtype)
@@ -139,11 +143,11 @@ class _Dense:
         """The calls that make the copy."""
         if self._copy is None:
             return []
-        return [prepare_copy(self._operand.align(self._names), self._copy.of(memory))]
+        return [self._move(self._operand.align(self._names), self._copy.of(memory))]
 
     def write(self, memory: Array) -> list[Resolved]:
         """The calls that write the copy to the array."""
         if self._copy is None:
             return []
         copied = NamedArray(self._names, self._copy.of(memory))
-        return [prepare_copy(copied.align(self._operand.names), self._operand.array)]
+        return [self._move(copied.align(self._operand.names), self._operand.array)]

@@ -23,24 +23,26 @@ by itself. Softmax takes 0.74 times as long on an Intel Xeon (family 6, model 16
 
 def build_norm(invocation: Invocation[Array]) -> Kernel:
     call = NormCall.parse(invocation)
-    return compile_rows(invocation.name, (call.eps, call.offset), call.source, call.vectors, call.target) or make_norm(
-        call
-    )
+    return compile_rows(invocation, (call.eps, call.offset), call.source, call.vectors, call.target) or make_norm(call)
 
 
 def build_softmax(invocation: Invocation[Array]) -> Kernel:
     call = SoftmaxCall.parse(invocation)
     last = call.axis == call.source.ndim - 1
-    compiled = compile_rows("softmax", (0.0, 0.0), call.source, (), call.target) if last else None
+    compiled = compile_rows(invocation, (0.0, 0.0), call.source, (), call.target) if last else None
     return compiled or make_softmax(call)
 
 
 def compile_rows(
-    name: str, numbers: tuple[float, float], source: Array, vectors: Sequence[Array], target: Array
+    invocation: Invocation[Array],
+    numbers: tuple[float, float],
+    source: Array,
+    vectors: Sequence[Array],
+    target: Array,
 ) -> Kernel | None:
     """The compiled kernel, or None where there is no machine code; `numbers` are eps and offset."""
-    kind = find_dtype_name(target.dtype)
-    if kind not in compiler.COMPILED_FLOATS or not compiler.is_worthwhile(target.size):
+    name, kind = invocation.name, find_dtype_name(target.dtype)
+    if kind not in compiler.COMPILED_FLOATS or not compiler.is_worthwhile(target.size, invocation.repetitions):
         return None
     views = merge_leading_axes([source, target])
     if any(array.strides[-1] != array.itemsize for array in (*views, *vectors)):

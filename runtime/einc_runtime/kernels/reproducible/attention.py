@@ -26,7 +26,7 @@ def build_attention(invocation: Invocation[Array]) -> Kernel:
         return make_attention(call, _multiply)
 
     def build(inputs: Sequence[Array], outputs: Sequence[Array]) -> Kernel:
-        return prepare_attention(AttentionCall.parse(invocation.on(inputs, outputs)))
+        return prepare_attention(AttentionCall.parse(invocation.on(inputs, outputs)), invocation.repetitions)
 
     return build_on_dense(invocation.inputs, invocation.outputs, build, has_dense_rows)
 

@@ -11,18 +11,19 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
+from dataclasses import replace
 
 import numpy as np
 
 from einc_runtime.dtypes import Array, DType
-from einc_runtime.kernels.base import Invocation, Kernel, Run, ScratchAllocator
+from einc_runtime.kernels.base import ANY_NUMBER, Invocation, Kernel, Run, ScratchAllocator
 from einc_runtime.kernels.calls.contract import ContractCall, choose_smallest_pair
 from einc_runtime.kernels.calls.experts import ExpertMatmulCall
 from einc_runtime.kernels.calls.quantized import QuantizedContractCall
 from einc_runtime.kernels.calls.rounded import RoundedContractCall
 from einc_runtime.kernels.indices import NamedArray
 from einc_runtime.kernels.llvm import compiler, rounded
-from einc_runtime.kernels.llvm.contract import prepare_copy
+from einc_runtime.kernels.llvm.contract import make_copier
 from einc_runtime.kernels.llvm.quantized import prepare_widening
 from einc_runtime.kernels.numpy import experts, prepacking, quantized
 from einc_runtime.kernels.numpy.contract import BlasLowering, Factor
@@ -53,8 +54,7 @@ def build_expert_matmul(invocation: Invocation[Array]) -> Kernel:
 
 def _multiply(invocation: Invocation[Array]) -> Kernel:
     """Products are prepared while a kernel runs, too: they are always machine code, however small they are."""
-    with compiler.compile_all():
-        return build_contract(invocation)
+    return build_contract(replace(invocation, repetitions=ANY_NUMBER))
 
 
 def build_contract(invocation: Invocation[Array]) -> Kernel:
@@ -67,12 +67,13 @@ def build_contract(invocation: Invocation[Array]) -> Kernel:
         scratch.take(shape, dtype)
         return np.empty(shape, dtype)
 
-    measuring = _OrderedLowering(call, measure, prepare_copy, call.kind)
+    move = make_copier(invocation.repetitions)
+    measuring = _OrderedLowering(call, measure, move, call.kind)
     measuring.lower()
 
     def bind(memory: Array) -> Run:
         carved = ScratchAllocator()
-        lowering = _OrderedLowering(call, lambda *array: carved.take(*array).of(memory), prepare_copy, call.kind)
+        lowering = _OrderedLowering(call, lambda *array: carved.take(*array).of(memory), move, call.kind)
         return make_runner(lowering.lower())
 
     return Kernel(bind, scratch.size, math.prod(call.extents.values()) / 20, tuple(measuring.prepacked))

@@ -8,7 +8,6 @@ import numpy as np
 
 from einc_runtime.dtypes import Array
 from einc_runtime.kernels.base import Kernel, Run, ScratchAllocator, view_as_integers
-from einc_runtime.kernels.llvm import compiler
 from einc_runtime.kernels.numpy.pieces import Resolved, make_runner
 
 BuildOn = Callable[[Sequence[Array], Sequence[Array]], Kernel]
@@ -39,8 +38,7 @@ def build_on_dense(
 
     def bind(memory: Array) -> Run:
         dense = [array if slot is None else slot.of(memory) for array, slot in zip(arrays, slots, strict=True)]
-        with compiler.compile_all():
-            run = build(dense[:count], dense[count:]).bind(memory[scratch.size :])
+        run = build(dense[:count], dense[count:]).bind(memory[scratch.size :])
         return make_runner([*_copy(arrays[:count], dense), (run, []), *_copy(dense[count:], arrays[count:])])
 
     moved = sum(array.size for array, slot in zip(arrays, slots, strict=True) if slot is not None)

@@ -8,6 +8,7 @@ For the kernel `recurrence`, machine code computes elements alike in all blocks,
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
+from dataclasses import replace
 
 import numpy as np
 
@@ -23,7 +24,7 @@ from einc_runtime.kernels.reproducible.dense import build_on_dense, has_dense_ro
 
 def build_recurrence(invocation: Invocation[Array]) -> Kernel:
     call = RecurrenceCall.parse(invocation)
-    return compile_recurrence(call) or make_recurrence(call, ordered=True)
+    return compile_recurrence(call, invocation.repetitions) or make_recurrence(call, ordered=True)
 
 
 def build_norm(invocation: Invocation[Array]) -> Kernel:
@@ -38,7 +39,8 @@ def build_softmax(invocation: Invocation[Array]) -> Kernel:
     """Along any axis: the operands are turned so that it is the last one."""
     call = SoftmaxCall.parse(invocation)
     source, target = (np.moveaxis(array, call.axis, -1) for array in (call.source, call.target))
-    return _build(Invocation("softmax", {"axis": -1}, [source], [target]), rows.build_softmax)
+    turned = replace(invocation, attributes={"axis": -1}, inputs=[source], outputs=[target])
+    return _build(turned, rows.build_softmax)
 
 
 def _build(invocation: Invocation[Array], build: Callable[[Invocation[Array]], Kernel]) -> Kernel:

@@ -121,7 +121,6 @@ def build_reduce(invocation: Invocation[Array]) -> Kernel:
 
     def bind(memory: Array) -> Run:
         arrays = [slot.of(memory) for slot in slots]
-        with compiler.compile_all():
-            return make_runner([step for rows in outer for step in lower(rows, arrays, memory[scratch.size :])[0]])
+        return make_runner([step for rows in outer for step in lower(rows, arrays, memory[scratch.size :])[0]])
 
     return Kernel(bind, scratch.size + needed, 3.0 * math.prod(terms.extents))
