@@ -13,8 +13,7 @@ import numpy as np
 import pytest
 
 from einc_runtime.errors import KernelFault, MissingFault, PlanFault
-from einc_runtime.execution.cpu import executor as cpu
-from einc_runtime.execution.cpu import host
+from einc_runtime.execution.cpu import host, task_kernels
 from einc_runtime.execution.cpu.executor import CpuExecutor
 from einc_runtime.execution.rewrites import MAX_COALESCED_BYTES, KernelTime, RewriteOptions, rewrite
 from einc_runtime.execution.session import Session
@@ -88,14 +87,17 @@ output y = x
 
 def test_what_a_kernel_takes_is_found_out_once_for_all_layers(monkeypatch):
     bundle, prepared = compiled(LAYERS, 1), []
-    prepare = CpuExecutor._prepare
-    monkeypatch.setattr(CpuExecutor, "_prepare", lambda self, item: prepared.append(item) or prepare(self, item))
+    prepare = task_kernels.TaskKernels.prepare
+    monkeypatch.setattr(
+        task_kernels.TaskKernels, "prepare", lambda self, item: prepared.append(item) or prepare(self, item)
+    )
     executor = CpuExecutor(bundle, 2)
     assert len(executor._tasks) == 6  # each product in two parts
     assert len(prepared) == 6 + 1
+    kernels = task_kernels.TaskKernels(bundle, executor._memory)
 
     def estimate(item):
-        kernel = prepare(executor, item)
+        kernel = prepare(kernels, item)
         return KernelTime(kernel.nanoseconds, kernel.is_stream)
 
     options = RewriteOptions(workers=2, max_move_bytes=MAX_COALESCED_BYTES, estimate=estimate)
@@ -115,7 +117,7 @@ def test_poison_reaches_what_no_task_writes():
 def test_a_failing_kernel_is_named_and_the_session_lives_on(monkeypatch):
     bundle = two_site_plan()
     broken = [True]
-    original = cpu.prepare
+    original = task_kernels.prepare
 
     def prepare(invocation):
         kernel = original(invocation)
@@ -132,7 +134,7 @@ def test_a_failing_kernel_is_named_and_the_session_lives_on(monkeypatch):
 
         return Kernel(bind, kernel.scratch, kernel.nanoseconds)
 
-    monkeypatch.setattr(cpu, "prepare", prepare)
+    monkeypatch.setattr(task_kernels, "prepare", prepare)
     session = Session(bundle)
     arrays = inputs_of(bundle)
     session.load_all(arrays)

@@ -11,9 +11,7 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Callable, Hashable, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager, contextmanager, nullcontext
-from dataclasses import replace
 
-import msgspec
 import numpy as np
 
 from einc_runtime.dtypes import Array
@@ -33,33 +31,25 @@ from einc_runtime.execution.cpu.memory import (
 from einc_runtime.execution.cpu.messages import Carrier, Message
 from einc_runtime.execution.cpu.program import CpuProgram, find_machine_calls
 from einc_runtime.execution.cpu.scheduler import THREADS, ThreadScheduler
+from einc_runtime.execution.cpu.task_kernels import TaskKernels
 from einc_runtime.execution.cpu.thread_pool import RankedTaskGraph
 from einc_runtime.execution.facts import CpuFacts, ExecutionFacts, HostMemoryFacts
 from einc_runtime.execution.rewrites import (
     MAX_COALESCED_BYTES,
-    JoinedMap,
     KernelTime,
     RewriteOptions,
     RewrittenTask,
     rewrite,
 )
 from einc_runtime.execution.shared_buffers import SharedBuffers, list_shared
-from einc_runtime.kernels.base import ANY_NUMBER, Invocation, JointInvocation, Kernel, Run
+from einc_runtime.kernels.base import Kernel, Run
 from einc_runtime.kernels.llvm import compiler
-from einc_runtime.kernels.llvm.moves import build_moves
 from einc_runtime.kernels.numpy import libraries, onednn
-from einc_runtime.kernels.numpy.pieces import make_runner
 from einc_runtime.kernels.processor import find_level
-from einc_runtime.kernels.registry import prepare, prepare_aggregate, prepare_joint_aggregation
-from einc_runtime.plan.joint_aggregation import aggregation_groups
 from einc_runtime.plan.ranks import RankPart
 from einc_runtime.plan.regions import reads_of, writes_of
-from einc_runtime.plan.schema import AggregateTask, AnyTask, Bundle, CopyTask, KernelTask, Region, TransferTask
+from einc_runtime.plan.schema import Bundle, Region
 from einc_runtime.plan.states import STATE
-
-MANY_OPERATIONS = 48
-"""In a plan with so many operations, all are machine code that can be, however small they are. Most are in any case,
-and one that needs the interpreter holds up the others for longer than it takes itself."""
 
 
 class CpuExecutor:
@@ -103,7 +93,6 @@ class CpuExecutor:
         self._note_task = note_task
         self._memory = HostMemory(bundle, shared=rewrites, common=common, allocate=allocate, sites=self._part.sites)
         self._common, self._keys = common, {} if common is None else dict(list_shared(bundle))
-        self._groups = aggregation_groups(bundle)
         self._tasks, self._kernels = self._prepare_tasks(rewrites, join_maps)
         costs = [kernel.nanoseconds for kernel in self._kernels]
         chosen = None if ranks is None else [ranks[item.origin] for item in self._tasks]
@@ -128,14 +117,15 @@ class CpuExecutor:
 
     def _prepare_tasks(self, rewrites: bool, join_maps: bool) -> tuple[tuple[RewrittenTask, ...], list[Kernel]]:
         """The tasks that are run, and a kernel for each."""
+        kernels = TaskKernels(self.bundle, self._memory)
         kernel_of_task: dict[int, Kernel] = {}
         times: dict[object, KernelTime] = {}
 
         def estimate(item: RewrittenTask) -> KernelTime:
-            alone = self._leave_map(item)
-            form = self._describe_form(alone)
+            alone = kernels.leave_map(item)
+            form = kernels.describe_form(alone)
             if form not in times:  # kernels of other layers take as long, and most are prepared in parts
-                kernel = self._prepare(alone)
+                kernel = kernels.prepare(alone)
                 times[form] = KernelTime(kernel.nanoseconds, kernel.is_stream)
                 if alone is item:
                     kernel_of_task[item.origin] = kernel
@@ -152,13 +142,12 @@ class CpuExecutor:
         )
         tasks = rewrite(self.bundle, options)
         parts = Counter(item.origin for item in tasks)
-        kernels = [
+        return tasks, [
             kernel_of_task[item.origin]
             if item.origin in kernel_of_task and parts[item.origin] == 1
-            else self._prepare(item)
+            else kernels.prepare(item)
             for item in tasks
         ]
-        return tasks, kernels
 
     def close(self) -> None:
         """Memory is released with the executor."""
@@ -286,71 +275,6 @@ class CpuExecutor:
             self._seeks_program = False
         return self._program
 
-    def _prepare(self, item: RewrittenTask) -> Kernel:
-        repetitions = ANY_NUMBER if len(self.bundle.operations) >= MANY_OPERATIONS else item.same_code
-        with task_errors.locate_faults(item.origin, item.task):
-            if item.then is not None and isinstance(item.task, KernelTask):
-                joined = self._make_joined(item.task, item.then)
-                return _run_both(*(prepare(replace(invocation, repetitions=repetitions)) for invocation in joined))
-            return self._prepare_kernel(item.task, repetitions) if item.peer is None else Kernel(_do_nothing)
-
-    def _prepare_kernel(self, task: AnyTask, repetitions: int) -> Kernel:
-        views = self._memory.views
-        if isinstance(task, KernelTask):
-            invocation = self._make_invocation(task.operation, task.reads, task.writes)
-            return prepare(replace(invocation, repetitions=repetitions))
-        if isinstance(task, AggregateTask):
-            reads, writes = views(task.reads), views(task.writes)
-            group = self._groups[self.bundle.buffers[task.writes[0].buffer].tensor]
-            if len(writes) == 1 and not group.definition:
-                return prepare_aggregate(task.aggregation, reads, writes[0], repetitions=repetitions)
-            return prepare_joint_aggregation(
-                JointInvocation(task.aggregation, reads, writes, group.dims, group.definition, repetitions)
-            )
-        if isinstance(task, TransferTask):
-            return build_moves(views([task.read]), views([task.write]), repetitions)
-        assert isinstance(task, CopyTask)
-        return build_moves(views(task.reads), views(task.writes), repetitions)
-
-    def _describe_form(self, item: RewrittenTask) -> object:
-        """Equal for tasks whose kernels are prepared in the same way, but for where their operands lie."""
-        task, bundle = item.task, self.bundle
-        assert isinstance(task, KernelTask)
-        operation = bundle.operations[task.operation]
-        operands = []
-        for region in (*task.reads, *task.writes):
-            buffer = bundle.buffers[region.buffer]
-            tensor = bundle.tensors[buffer.tensor]
-            operands.append((tensor.dtype, tensor.order, buffer.role == "weight", buffer.block, region.block))
-        attributes = repr(sorted(operation.kernel_attributes.items()))
-        return operation.kernel, attributes, item.same_code, len(task.reads), *operands
-
-    def _leave_map(self, item: RewrittenTask) -> RewrittenTask:
-        """A contraction without the map that is joined to it. It decides into how many parts both are cut: as in a plan
-        of several processes, which join none, so that results are the same."""
-        if item.then is None or not isinstance(item.task, KernelTask):
-            return item
-        count = len(self.bundle.operations[item.task.operation].inputs)
-        task = msgspec.structs.replace(item.task, reads=item.task.reads[:count])
-        return msgspec.structs.replace(item, task=task, then=None)
-
-    def _make_invocation(self, operation: int, reads: Sequence[Region], writes: Sequence[Region]) -> Invocation[Array]:
-        prepared, views = self.bundle.operations[operation], self._memory.views
-        read_blocks, written_blocks = ([region.block for region in regions] for regions in (reads, writes))
-        return Invocation(
-            prepared.kernel, prepared.kernel_attributes, views(reads), views(writes), read_blocks, written_blocks
-        )
-
-    def _make_joined(self, task: KernelTask, then: JoinedMap) -> tuple[Invocation[Array], Invocation[Array]]:
-        """A contraction, and the map that works in place on its result."""
-        count = len(self.bundle.operations[task.operation].inputs)
-        operands = list(task.reads[count:])
-        operands.insert(then.operand, task.writes[0])
-        return (
-            self._make_invocation(task.operation, task.reads[:count], task.writes),
-            self._make_invocation(then.operation, operands, task.writes),
-        )
-
     def _list_messages(self) -> dict[int, Message]:
         """The ends of messages that are tasks of this process."""
         messages = {}
@@ -381,24 +305,5 @@ def _interpreter_settings() -> Iterator[None]:
         yield
 
 
-def _run_both(first: Kernel, then: Kernel) -> Kernel:
-    """One kernel after the other, in the same scratch memory."""
-
-    def bind(memory: Array) -> Run:
-        return make_runner([(first.bind(memory), []), (then.bind(memory), [])])
-
-    return Kernel(
-        bind,
-        max(first.scratch, then.scratch),
-        first.nanoseconds + then.nanoseconds,
-        (*first.prepacked, *then.prepacked),
-        first.is_stream,
-    )
-
-
 def _fill_with_poison(weights: Array) -> None:
     weights.reshape(-1).view(np.uint8).fill(POISON_BYTE)
-
-
-def _do_nothing(_: Array) -> Run:
-    return lambda: None

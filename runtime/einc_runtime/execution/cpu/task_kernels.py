@@ -1,0 +1,115 @@
+"""The kernel of each task of a plan on the cores of this machine, prepared for the memory of its operands."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import replace
+
+import msgspec
+
+from einc_runtime.dtypes import Array
+from einc_runtime.execution import task_errors
+from einc_runtime.execution.cpu.memory import HostMemory
+from einc_runtime.execution.rewrites import JoinedMap, RewrittenTask
+from einc_runtime.kernels.base import ANY_NUMBER, Invocation, JointInvocation, Kernel, Run
+from einc_runtime.kernels.llvm.moves import build_moves
+from einc_runtime.kernels.numpy.pieces import make_runner
+from einc_runtime.kernels.registry import prepare, prepare_aggregate, prepare_joint_aggregation
+from einc_runtime.plan.joint_aggregation import aggregation_groups
+from einc_runtime.plan.schema import AggregateTask, AnyTask, Bundle, CopyTask, KernelTask, Region, TransferTask
+
+MANY_OPERATIONS = 48
+"""In a plan with so many operations, all are machine code that can be, however small they are. Most are in any case,
+and one that needs the interpreter holds up the others for longer than it takes itself."""
+
+
+class TaskKernels:
+    """Prepares the kernels of a plan's tasks, as passes have rewritten them."""
+
+    def __init__(self, bundle: Bundle, memory: HostMemory) -> None:
+        self._bundle, self._memory = bundle, memory
+        self._groups = aggregation_groups(bundle)
+
+    def prepare(self, item: RewrittenTask) -> Kernel:
+        repetitions = ANY_NUMBER if len(self._bundle.operations) >= MANY_OPERATIONS else item.same_code
+        with task_errors.locate_faults(item.origin, item.task):
+            if item.then is not None and isinstance(item.task, KernelTask):
+                joined = self._make_joined(item.task, item.then)
+                return _run_both(*(prepare(replace(invocation, repetitions=repetitions)) for invocation in joined))
+            return self._prepare_kernel(item.task, repetitions) if item.peer is None else Kernel(_do_nothing)
+
+    def _prepare_kernel(self, task: AnyTask, repetitions: int) -> Kernel:
+        views = self._memory.views
+        if isinstance(task, KernelTask):
+            invocation = self._make_invocation(task.operation, task.reads, task.writes)
+            return prepare(replace(invocation, repetitions=repetitions))
+        if isinstance(task, AggregateTask):
+            reads, writes = views(task.reads), views(task.writes)
+            group = self._groups[self._bundle.buffers[task.writes[0].buffer].tensor]
+            if len(writes) == 1 and not group.definition:
+                return prepare_aggregate(task.aggregation, reads, writes[0], repetitions=repetitions)
+            return prepare_joint_aggregation(
+                JointInvocation(task.aggregation, reads, writes, group.dims, group.definition, repetitions)
+            )
+        if isinstance(task, TransferTask):
+            return build_moves(views([task.read]), views([task.write]), repetitions)
+        assert isinstance(task, CopyTask)
+        return build_moves(views(task.reads), views(task.writes), repetitions)
+
+    def describe_form(self, item: RewrittenTask) -> object:
+        """Equal for tasks whose kernels are prepared in the same way, but for where their operands lie."""
+        task, bundle = item.task, self._bundle
+        assert isinstance(task, KernelTask)
+        operation = bundle.operations[task.operation]
+        operands = []
+        for region in (*task.reads, *task.writes):
+            buffer = bundle.buffers[region.buffer]
+            tensor = bundle.tensors[buffer.tensor]
+            operands.append((tensor.dtype, tensor.order, buffer.role == "weight", buffer.block, region.block))
+        attributes = repr(sorted(operation.kernel_attributes.items()))
+        return operation.kernel, attributes, item.same_code, len(task.reads), *operands
+
+    def leave_map(self, item: RewrittenTask) -> RewrittenTask:
+        """A contraction without the map that is joined to it. It decides into how many parts both are cut: as in a plan
+        of several processes, which join none, so that results are the same."""
+        if item.then is None or not isinstance(item.task, KernelTask):
+            return item
+        count = len(self._bundle.operations[item.task.operation].inputs)
+        task = msgspec.structs.replace(item.task, reads=item.task.reads[:count])
+        return msgspec.structs.replace(item, task=task, then=None)
+
+    def _make_invocation(self, operation: int, reads: Sequence[Region], writes: Sequence[Region]) -> Invocation[Array]:
+        prepared, views = self._bundle.operations[operation], self._memory.views
+        read_blocks, written_blocks = ([region.block for region in regions] for regions in (reads, writes))
+        return Invocation(
+            prepared.kernel, prepared.kernel_attributes, views(reads), views(writes), read_blocks, written_blocks
+        )
+
+    def _make_joined(self, task: KernelTask, then: JoinedMap) -> tuple[Invocation[Array], Invocation[Array]]:
+        """A contraction, and the map that works in place on its result."""
+        count = len(self._bundle.operations[task.operation].inputs)
+        operands = list(task.reads[count:])
+        operands.insert(then.operand, task.writes[0])
+        return (
+            self._make_invocation(task.operation, task.reads[:count], task.writes),
+            self._make_invocation(then.operation, operands, task.writes),
+        )
+
+
+def _run_both(first: Kernel, then: Kernel) -> Kernel:
+    """One kernel after the other, in the same scratch memory."""
+
+    def bind(memory: Array) -> Run:
+        return make_runner([(first.bind(memory), []), (then.bind(memory), [])])
+
+    return Kernel(
+        bind,
+        max(first.scratch, then.scratch),
+        first.nanoseconds + then.nanoseconds,
+        (*first.prepacked, *then.prepacked),
+        first.is_stream,
+    )
+
+
+def _do_nothing(_: Array) -> Run:
+    return lambda: None
