@@ -63,6 +63,7 @@ def derive_step(graph: Graph, request: StepRequest) -> DecodeStep:
     findings += derivation.find_loose_pairs(graph.outputs)
     if findings:
         raise ModelError(findings[:MAX_FINDINGS])
+    derivation.declare_weights([tensor.name for tensor in graph.tensors])
     for name in graph.outputs:
         derivation.builder.save(name)
     step = derivation.builder.build()
@@ -115,12 +116,15 @@ class _Derivation:
         self._table = graph.tensor_table()
         self._forms: dict[str, TokenForm | None] = {}  # None: what it is computed from was refused
         self._extra: dict[tuple[Source, str, int], str] = {}
+        self._undeclared = {tensor.name: tensor for tensor in graph.tensors if tensor.kind is TensorKind.WEIGHT}
+        self._forms.update(dict.fromkeys(self._undeclared, Dependence.NONE))
         for tensor in graph.tensors:
-            if tensor.kind is not TensorKind.VALUE:
+            if tensor.kind is TensorKind.INPUT:
                 self._forms[tensor.name] = self._declare(tensor)
 
     def add(self, node: Node) -> Diagnostic | None:
         """Adds what a node is in the step. Returns why it cannot be in one, if that is so."""
+        self.declare_weights(node.inputs)
         forms = [self._forms[name] for name in node.inputs]
         known = [form for form in forms if form is not None]
         self._forms.update(dict.fromkeys(node.outputs))
@@ -191,12 +195,20 @@ class _Derivation:
             f"along '{self._tokens.dimension}', a result may depend on its own and on earlier tokens alone",
         )
 
+    def declare_weights(self, names: Sequence[str]) -> None:
+        """Declares those of these tensors that are weights and were not declared: beside the operators that read them,
+        so that equal layers have equal sections of the tensors (`einc.physical.few_layers`).
+
+        Weights have no tokens of their own: their rows are those of positions.
+        """
+        for name in names:
+            tensor = self._undeclared.pop(name, None)
+            if tensor is not None:
+                self.builder.weight(tensor.name, tensor.desc, tensor.stored, tensor.span)
+
     def _declare(self, tensor: GraphTensor) -> TokenForm:
-        """Declares an input or a weight. Weights have no tokens of their own: their rows are those of positions."""
+        """Declares an input."""
         dimension = self._tokens.dimension
-        if tensor.kind is TensorKind.WEIGHT:
-            self.builder.weight(tensor.name, tensor.desc, tensor.stored, tensor.span)
-            return Dependence.NONE
         axes = [axis for axis, dim in enumerate(tensor.desc.dims) if dim == dimension]
         if len(axes) > 1:
             finding = f"no step can be derived: the input '{tensor.name}' has the dimension '{dimension}' twice"
