@@ -57,6 +57,13 @@ class Compiled:
         self.remarks: list[str] = []
         self._phase = phase
 
+    def plan_otherwise(self, options: CompileOptions, phase: Callable[[str], None]) -> Compiled:
+        """Another compilation of the same graph, which is not fused again: for options that do not change it, as
+        machines, sites and pins are."""
+        sibling = Compiled(self.source, options, phase, self.proposers, self._make_small)
+        sibling.fused = self.fused
+        return sibling
+
     @cached_property
     def target(self) -> Target:
         return select_target(self.options)
@@ -64,7 +71,7 @@ class Compiled:
     @property
     def graph(self) -> Graph:
         """The computation: with scans in blocks, where a plan of these is faster, or with what is computed again."""
-        return self._fused if self._blocked is None and not self.options.may_recompute else self._competing[0]
+        return self.fused if self._blocked is None and not self.options.may_recompute else self._competing[0]
 
     @cached_property
     def _competing(self) -> tuple[Graph, SelectedPlan]:
@@ -87,11 +94,12 @@ class Compiled:
         target = self.target
         machine, sites = target.machine, len(target.devices)
         return find_divided(
-            self._fused, machine, sites, self.options, self.budget, lambda: self._undivided, self._report_search
+            self.fused, machine, sites, self.options, self.budget, lambda: self._undivided, self._report_search
         )
 
     @cached_property
-    def _fused(self) -> Graph:
+    def fused(self) -> Graph:
+        """The computation of the model with fewer operators, before anything is known of plans."""
         self._phase("fusing operators")
         return self._fuse(self.source)
 
@@ -112,16 +120,16 @@ class Compiled:
         options = self.options
         if options.selector != FASTEST or options.reproducible or options.pins or options.exchanges:
             return None
-        if not any(node.operator.is_program for node in self._fused.nodes):
+        if not any(node.operator.is_program for node in self.fused.nodes):
             return None
         from einc.graph.blocked_scans import block_scans
         from einc.graph.graph import verify_graph
         from einc.search.scan_choice import choose_blocks
 
-        blocks = choose_blocks(self._fused, self.target.machine, len(self.target.devices))
+        blocks = choose_blocks(self.fused, self.target.machine, len(self.target.devices))
         if not blocks:
             return None
-        graph = block_scans(self._fused, blocks)
+        graph = block_scans(self.fused, blocks)
         verify_graph(graph)
         return graph
 
@@ -147,15 +155,15 @@ class Compiled:
     def _find_kept(self) -> tuple[Graph, SelectedPlan]:
         """The faster of the computation as it is, and of that with scans in blocks."""
         machine = self.target.machine
-        unblocked = self._find_fastest(self._fused, machine)
+        unblocked = self._find_fastest(self.fused, machine)
         if self._blocked is None:
-            return self._fused, unblocked
+            return self.fused, unblocked
         self._phase("comparing with scans in blocks")
         blocked = self._find_fastest(self._blocked, machine)
         if blocked.program is None or (
             unblocked.program is not None and unblocked.program.predicted_ms <= blocked.program.predicted_ms
         ):
-            return self._fused, unblocked
+            return self.fused, unblocked
         return self._blocked, blocked
 
     @property

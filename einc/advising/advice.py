@@ -8,18 +8,11 @@ from dataclasses import dataclass
 from typing import Literal
 
 from einc.advising.figures import FiguresCache
-from einc.advising.planning import AdviceOption, Offer, plan_options
+from einc.advising.option import AdviceOption, Limits, Offer
+from einc.advising.planning import plan_options
 from einc.advising.workloads import Workload
 
 Objective = Literal["latency", "throughput", "cost"]
-
-
-@dataclass(frozen=True, slots=True)
-class Limits:
-    """What an option must keep to: milliseconds for a token (or a run), and for the first token of an answer."""
-
-    latency_ms: float | None = None
-    first_ms: float | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -44,22 +37,15 @@ def advise(
     time_limit: float | None = None,
     phase: Callable[[str], None] = lambda _: None,
 ) -> Advice:
-    """Plans every option. What has not been planned after `time_limit` seconds is left out; its problem says so.
+    """Plans every option that may be better in latency or rate than the others of its machine for as many users. What
+    has not been planned after `time_limit` seconds is left out; its problem says so.
 
     Raises MachineError for an offer that does not exist, ModelError for a model that nobody can run.
     """
     deadline = None if time_limit is None else time.monotonic() + time_limit
-    options = plan_options(workload, offers, cache, divide, deadline, phase)
-    allowed = [n for n, option in enumerate(options) if _keeps(option, limits)]
+    options = plan_options(workload, offers, limits, cache, divide, deadline, phase)
+    allowed = [n for n, option in enumerate(options) if limits.allow(option)]
     return Advice(workload, tuple(options), _find_frontier(options), _find_best(options, allowed, objective))
-
-
-def _keeps(option: AdviceOption, limits: Limits) -> bool:
-    """Whether an option has times, and keeps to the limits."""
-    if option.rate is None or option.latency_ms is None:
-        return False
-    within = limits.latency_ms is None or option.latency_ms <= limits.latency_ms
-    return within and (limits.first_ms is None or option.first_ms is None or option.first_ms <= limits.first_ms)
 
 
 def _find_frontier(options: Sequence[AdviceOption]) -> tuple[int, ...]:

@@ -8,7 +8,7 @@ from typing import Any
 
 from einc.advising.advice import Advice
 from einc.advising.figures import Figures
-from einc.advising.planning import AdviceOption, describe_sites
+from einc.advising.option import AdviceOption, describe_sites
 from einc.report.tables import NOT_MEASURED, align_columns, format_range
 from einc_runtime.text import format_count, format_memory
 
@@ -112,11 +112,10 @@ def format_advice(advice: Advice, document: Document) -> str:
         begin = [option.machine, list_sites(option), str(option.replicas)]
         begin += [*([str(option.stages)] if staged else []), str(option.users)]
         if option.problem is not None:
-            rows.append(
-                [*begin, *["-"] * (len(heading) - len(begin) - 1), "does not fit" if option.figures else "not possible"]
-            )
-            sites = describe_option_sites(option)
-            notes.append(f"{option.machine}, {sites}: {option.problem}")
+            mark = "beaten" if option.beaten else "does not fit" if option.figures else "not possible"
+            rows.append([*begin, *["-"] * (len(heading) - len(begin) - 1), mark])
+            if not option.beaten:
+                notes.append(f"{option.machine}, {describe_option_sites(option)}: {option.problem}")
             continue
         cells = [*([format_time(option.first_ms)] if chat else [])]
         cells += [f"{format_time(option.latency_ms)}{describe_trust(option)}"]
@@ -203,6 +202,10 @@ def describe_terms(advice: Advice, chat: bool) -> list[str]:
     if any(option.stages > 1 for option in advice.options):
         subject = "prompts, a few together," if chat else "micro-batches of the users"
         lines.append(f"stages: {subject} go through groups of the sites, one after the other")
+    if any(option.beaten for option in advice.options):
+        lines.append(
+            "beaten: not planned, as kernels alone allow no shorter latency and no higher rate than another row"
+        )
     if shared:
         names = ", ".join(shared[:4]) + (f" and {len(shared) - 4} more" if len(shared) > 4 else "")
         lines.append(f"replicas share {names}: each is predicted as if it were alone")

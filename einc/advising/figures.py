@@ -7,10 +7,12 @@ that has plans in common with it, is answered without planning again.
 from __future__ import annotations
 
 import contextlib
+import functools
 import math
 from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 import msgspec
 
@@ -19,10 +21,13 @@ from einc.errors import CapacityError, UsageError
 from einc.generation.decoder_plans import make_pins
 from einc.generation.plan_cache import hash_request
 from einc.graph.graph import count_resident_bytes
+from einc.logical.pins import select_pins
 from einc.options import CompileOptions
 from einc.plan_reading.limits import Limit, find_limit
 from einc.plan_reading.timing import read_plan_machine, time_plan
 from einc.predict.ranges import name_rates
+from einc.search.lower_bound import bound_kernels
+from einc.target import select_target
 from einc_runtime.plan.repetition import unfold_statements
 from einc_runtime.plan.schema import ITEMSIZE, Bundle
 from einc_runtime.plan.states import STATE
@@ -31,6 +36,14 @@ from einc_runtime.text import format_count, format_memory
 
 MAX_KEPT_FIGURES = 20_000
 """Files of some hundred bytes; if there are more, the older half of them is removed."""
+
+MAX_KEPT_MODELS = 8
+"""Graphs of models that stay in memory for other machines and replicas; each has some ten MB."""
+
+_OF_PLANS: dict[str, Any] = dict.fromkeys(
+    ("machine", "devices", "memory", "time_limit", "stages", "microbatches", "replicas")
+) | {"pins": ()}
+"""Options that make other plans of the same graph, as they are where nobody gives them."""
 
 MAX_FIGURES_BYTES = 1_000_000
 """Of a file: the cuts of the weights are the longest part of it."""
@@ -73,17 +86,8 @@ class FiguresCache:
         file = f"{hash_request(text, options)[:40]}.json"
         with contextlib.suppress(msgspec.DecodeError):
             return msgspec.json.decode(self._files.read(file) or b"", type=Figures)
-        compiled = compile_model(text, name, options, phase)
-        kept, machine = count_resident_bytes(compiled.source), compiled.target.machine
-        available = sum(site.memory_bytes for site in machine.sites)
-        if kept > available:
-            sites = format_count(len(machine.sites), "site")
-            memory = f"{format_memory(kept)}, and the memory of {sites} is {format_memory(available)}"
-            return Figures(problem=f"weights and caches take {memory}")
-        if options.pins:
-            names = {name for node in compiled.graph.nodes for name in node.outputs}
-            options = replace(options, pins=tuple(pin for pin in options.pins if pin.pattern in names))
-            compiled = Compiled(compiled.source, options, phase)
+        read = _read_model(text, name, options, phase)
+        compiled = read.plan_otherwise(replace(options, pins=select_pins(read.fused, options.pins)), phase)
         try:
             figures = describe_figures(compiled.folded_bundle)
         except CapacityError as error:
@@ -95,6 +99,37 @@ class FiguresCache:
         if compiled.budget.left > 0:
             self._files.write(file, msgspec.json.encode(figures))
         return figures
+
+    def find_least(self, text: str, name: str, options: CompileOptions, phase: Callable[[str], None]) -> Figures:
+        """Figures that no plan of a model text beats: its time, or the problem that it cannot fit into memory. Pins and
+        limits of time are not looked at; 0 ms where nothing is known. Raises what compiling raises."""
+        options = replace(options, pins=(), time_limit=None)
+        file = f"{hash_request(text, options)[:40]}-least.json"
+        with contextlib.suppress(msgspec.DecodeError):
+            return msgspec.json.decode(self._files.read(file) or b"", type=Figures)
+        read, machine = _read_model(text, name, options, phase), select_target(options).machine
+        kept, available = count_resident_bytes(read.source), sum(site.memory_bytes for site in machine.sites)
+        if kept > available:
+            sites = format_count(len(machine.sites), "site")
+            memory = f"{format_memory(kept)}, and the memory of {sites} is {format_memory(available)}"
+            figures = Figures(problem=f"weights and caches take {memory}")
+        elif options.divides:
+            figures = Figures(predicted_ms=0.0)  # kernels of a part of the batch are other ones
+        else:
+            figures = Figures(predicted_ms=bound_kernels(read.fused, machine, len(machine.sites)))
+        self._files.write(file, msgspec.json.encode(figures))
+        return figures
+
+
+@functools.lru_cache(maxsize=MAX_KEPT_MODELS)
+def _read_graph(text: str, name: str, options: CompileOptions) -> Compiled:
+    return compile_model(text, name, options)
+
+
+def _read_model(text: str, name: str, options: CompileOptions, phase: Callable[[str], None]) -> Compiled:
+    """A compilation that has the graph of a model, which is the same for all machines and cuts."""
+    phase("reading the model")
+    return _read_graph(text, name, replace(options, **_OF_PLANS))
 
 
 def describe_figures(folded: Bundle) -> Figures:

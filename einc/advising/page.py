@@ -23,7 +23,7 @@ from einc.advising.documents import (
     format_time,
     list_sites,
 )
-from einc.advising.planning import AdviceOption
+from einc.advising.option import AdviceOption
 from einc.report.html.page import render_template
 from einc_runtime.text import format_count, format_memory
 

@@ -1,27 +1,29 @@
 """The options of a workload, each with the times and rates that follow from its plans.
 
-Options are planned in this process as long as that is quick, and then in several.
+Options are planned in this process as long as that is quick, and then in several. Of an offer with a number of users,
+one is not planned whose kernels alone show that another one has no longer latency and no lower rate.
 """
 
 from __future__ import annotations
 
+import functools
 import signal
 import time
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from concurrent.futures import ProcessPoolExecutor
 from dataclasses import dataclass, replace
 from multiprocessing import active_children, get_context
 
 from einc.advising.cache_moves import time_cache_move
 from einc.advising.figures import Figures, FiguresCache
-from einc.advising.workloads import ChatWorkload, Phase, Workload
+from einc.advising.option import AdviceOption, Limits, Offer, describe_sites
+from einc.advising.workloads import ChatWorkload, Phase, Round, Workload
 from einc.errors import ModelError
 from einc.logical.pins import Pin
 from einc.machines.load import count_host_cores, format_machine
 from einc.machines.model import Machine
 from einc.options import CompileOptions
 from einc.target import Target, select_target
-from einc_runtime.text import format_count
 
 TRIED_STAGES = 2, 4, 8
 """Numbers of pipeline stages that are tried: more have more bubble, and each takes seconds to plan."""
@@ -31,47 +33,6 @@ TRIED_MICROBATCHES = 2, 1
 
 ALONE_SECONDS = 3.0
 """After this time, more processes plan what is left: starting one takes about a second."""
-
-
-@dataclass(frozen=True, slots=True)
-class Offer:
-    """A machine with its sites, as the options of a compilation name them; `hourly` is the price of all its sites for
-    an hour, None where no price is known."""
-
-    options: CompileOptions
-    hourly: float | None = None
-
-
-@dataclass(frozen=True, slots=True)
-class AdviceOption:
-    """`replicas` of a model on groups of equal numbers of sites of an offer, for `users` at once.
-
-    With `prompt_sites`, so many of the sites read prompts alone, and send the caches to the others, which make tokens.
-    With `stages`, a run is made in pipeline stages, by `microbatches` of the users of each replica; or so many prompts
-    are read together on the sites for prompts, in stages. `figures` are those of the slowest group. If a phase could
-    not be planned, all times are None, and `problem` says why. `latency_ms` is the time of a token of every user, or of
-    a run; `first_ms` that of reading a prompt, and of moving its caches; `round_ms` that of all that is done for the
-    users of one replica. `rate` counts what all replicas make in a second, `unit_cost` is the price of a million of
-    these. `shared` names links that several replicas use, which each was predicted to have alone.
-    """
-
-    machine: str
-    sites: int
-    replicas: int
-    users: int
-    prompt_sites: int
-    figures: dict[str, Figures]
-    stages: int = 1
-    microbatches: int = 1
-    hourly: float | None = None
-    latency_ms: float | None = None
-    first_ms: float | None = None
-    round_ms: float | None = None
-    rate: float | None = None
-    unit_cost: float | None = None
-    memory_bytes: int | None = None
-    shared: tuple[str, ...] = ()
-    problem: str | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -97,9 +58,32 @@ class _Combination:
         return f"{self.target.machine.name}, {sites}"
 
 
+@dataclass(frozen=True, slots=True)
+class _Group:
+    """All divisions of an offer for a number of users, of which the first ones were planned."""
+
+    combinations: Sequence[_Combination]
+    planned: tuple[AdviceOption, ...] = ()
+
+    @property
+    def left(self) -> int:
+        return len(self.combinations) - len(self.planned)
+
+    @property
+    def next_name(self) -> str:
+        return self.combinations[len(self.planned)].name
+
+    def plan_next(self, planner: _Planner) -> _Group:
+        """The group with one more option."""
+        combination = self.combinations[len(self.planned)]
+        rivals = [option for option in self.planned if planner.limits.allow(option)]
+        return replace(self, planned=(*self.planned, _plan_option(combination, planner, rivals)))
+
+
 def plan_options(
     workload: Workload,
     offers: Sequence[Offer],
+    limits: Limits,
     cache: FiguresCache,
     divide: bool,
     deadline: float | None,
@@ -110,39 +94,43 @@ def plan_options(
 
     Raises MachineError for an offer that does not exist, ModelError for a model that nobody can run.
     """
-    combinations = [
-        _Combination(workload, offer, target, replicas, users, prompt_sites, stages)
-        for offer, target in [(offer, select_target(offer.options)) for offer in offers]
-        for users in workload.batches
-        for replicas, prompt_sites, stages in _list_divisions(len(target.devices), users, divide, workload)
+    targets = [(offer, select_target(offer.options)) for offer in offers]
+    groups = [
+        _Group(
+            [
+                _Combination(workload, offer, target, replicas, users, prompt_sites, stages)
+                for replicas, prompt_sites, stages in _list_divisions(len(target.devices), users, divide, workload)
+            ]
+        )
+        for users in workload.batches  # outermost, as machines share the graphs of a number of users
+        for offer, target in targets
     ]
-    options: list[AdviceOption] = []
-    begin, count = time.monotonic(), len(combinations)
-    for number, combination in enumerate(combinations, 1):
-        if time.monotonic() - begin > ALONE_SECONDS and number < count and count_host_cores() > 1:
-            break
-        name = f"option {number} of {count}: {combination.name}"
-        planner = _Planner(cache, deadline, lambda step, name=name: phase(f"{name}: {step}"))  # type: ignore[misc]
-        options.append(_plan_option(combination, planner))
-    remaining = combinations[len(options) :]
-    for option in _plan_in_processes(remaining, cache, deadline):
-        options.append(option)
-        phase(f"option {min(len(options) + 1, count)} of {count}")
-    return options
+    finished: list[_Group] = []
+    begin, count = time.monotonic(), sum(group.left for group in groups)
+    while groups and (time.monotonic() - begin <= ALONE_SECONDS or count_host_cores() == 1):
+        number = 1 + count - sum(group.left for group in groups)
+        name = f"option {number} of {count}: {groups[0].next_name}"
+        planner = _Planner(cache, limits, deadline, functools.partial(_say_step, phase, name))
+        groups[0] = groups[0].plan_next(planner)
+        if not groups[0].left:
+            finished.append(groups.pop(0))
+    for group in _plan_in_processes(groups, _Planner(cache, limits, deadline, _say_nothing)):
+        finished.append(group)
+        phase(f"option {sum(len(group.planned) for group in finished)} of {count}")
+    return [option for n in range(len(offers)) for group in finished[n :: len(offers)] for option in group.planned]
 
 
-def _plan_in_processes(
-    combinations: Sequence[_Combination], cache: FiguresCache, deadline: float | None
-) -> Iterator[AdviceOption]:
-    """The options of combinations, in their order, from a process for each core; an exception ends these at once."""
-    if not combinations:
+def _plan_in_processes(groups: Sequence[_Group], planner: _Planner) -> Iterator[_Group]:
+    """The groups with all of their options, in their order, from a process for each core; an exception ends these at
+    once."""
+    if not groups:
         return
-    workers = min(count_host_cores(), len(combinations))
+    workers = min(count_host_cores(), len(groups))
     # Processes that are spawned take no thread or lock of this one along.
     with ProcessPoolExecutor(workers, get_context("spawn"), _end_silently) as pool:
         try:
             # Not by `map`, which cancels what is left: in Python 3.11, the pool fails on cancelled work when it ends.
-            futures = [pool.submit(_plan_quietly, cache, deadline, combination) for combination in combinations]
+            futures = [pool.submit(_plan_group, group, planner) for group in groups]
             for future in futures:
                 yield future.result()
         except BaseException:
@@ -157,18 +145,18 @@ def _end_silently() -> None:
         signal.signal(number, signal.SIG_DFL)
 
 
-def _plan_quietly(cache: FiguresCache, deadline: float | None, combination: _Combination) -> AdviceOption:
-    return _plan_option(combination, _Planner(cache, deadline, lambda _: None))
+def _plan_group(group: _Group, planner: _Planner) -> _Group:
+    while group.left:
+        group = group.plan_next(planner)
+    return group
 
 
-def describe_sites(sites: int, replicas: int, prompt_sites: int = 0, stages: int = 1) -> str:
-    """`8 sites`, `2 replicas on 4 sites each`, or `6 sites for tokens and 2 in 2 stages for prompts`."""
-    divided = f" in {stages} stages" if stages > 1 else ""
-    if prompt_sites:
-        return f"{format_count(sites - prompt_sites, 'site')} for tokens and {prompt_sites}{divided} for prompts"
-    if replicas == 1:
-        return format_count(sites, "site") + divided
-    return f"{replicas} replicas on {format_count(sites // replicas, 'site')} each{divided}"
+def _say_step(phase: Callable[[str], None], name: str, step: str) -> None:
+    phase(f"{name}: {step}")
+
+
+def _say_nothing(step: str) -> None:
+    """The progress of another process is not shown."""
 
 
 def choose_microbatches(users: int, stages: int) -> int | None:
@@ -181,6 +169,7 @@ class _Planner:
     """Finds figures while there is time."""
 
     cache: FiguresCache
+    limits: Limits
     deadline: float | None
     phase: Callable[[str], None]
 
@@ -190,8 +179,17 @@ class _Planner:
             if left <= 0:
                 return Figures(problem="not planned: the time limit was reached")
             options = replace(options, time_limit=left)
-        options = replace(options, definitions=(*options.definitions, *phase.definitions), step=phase.step)
-        return self.cache.find(phase.text, f"{name}, {phase.name}", options, self.phase)
+        return self.cache.find(phase.text, f"{name}, {phase.name}", _complete(options, phase), self.phase)
+
+    def find_least(self, phase: Phase, name: str, options: CompileOptions) -> Figures:
+        """What no plan beats; 0 ms where there is no time left to look."""
+        if self.deadline is not None and time.monotonic() >= self.deadline:
+            return Figures(predicted_ms=0.0)
+        return self.cache.find_least(phase.text, f"{name}, {phase.name}", _complete(options, phase), self.phase)
+
+
+def _complete(options: CompileOptions, phase: Phase) -> CompileOptions:
+    return replace(options, definitions=(*options.definitions, *phase.definitions), step=phase.step)
 
 
 def _list_divisions(sites: int, users: int, divide: bool, workload: Workload) -> Iterator[tuple[int, int, int]]:
@@ -215,51 +213,65 @@ def _list_divisions(sites: int, users: int, divide: bool, workload: Workload) ->
                 yield replicas, prompt_sites, stages
 
 
-def _plan_option(combination: _Combination, planner: _Planner) -> AdviceOption:
-    workload, offer, target = combination.workload, combination.offer, combination.target
-    replicas, users = combination.replicas, combination.users
+def _plan_option(combination: _Combination, planner: _Planner, rivals: Sequence[AdviceOption]) -> AdviceOption:
+    """An option with all that is known of it: it is not planned further once a rival is no worse than it may become."""
+    workload, target, replicas = combination.workload, combination.target, combination.replicas
     option = AdviceOption(
         target.machine.name,
         len(target.devices),
         replicas,
-        users,
+        combination.users,
         combination.prompt_sites,
         {},
         combination.stages,
         combination.microbatches,
-        offer.hourly,
+        combination.offer.hourly,
+        shared=_find_shared_links(target.machine, len(target.devices) // replicas),
     )
-    per_replica = -(-users // replicas)
+    together = combination.microbatches if combination.prompt_sites else 1
     try:
-        together = combination.microbatches if combination.prompt_sites else 1
-        work = workload.plan_round(per_replica, together)
-        figures = _plan_phases(combination, work.phases, planner)
+        work = workload.plan_round(-(-combination.users // replicas), together)
+        for known, least in _plan_phases(combination, work.phases, planner):
+            option = replace(option, figures=known)
+            problem = next((plan.problem for plan in known.values() if plan.problem is not None), None)
+            if problem is not None:
+                return replace(option, problem=problem)
+            timed = _time_option(option, combination, work, least)
+            rival = next((rival for rival in rivals if rival.is_no_worse(timed)), None)
+            if least and rival is not None:
+                sites = describe_sites(rival.sites, rival.replicas, rival.prompt_sites, rival.stages)
+                problem = f"not planned: its kernels alone allow no shorter latency and no higher rate than {sites}"
+                return replace(option, problem=problem, beaten=True)
     except ModelError as error:
         if replicas == 1:
             raise
         return replace(option, problem=error.message)
-    option = replace(option, figures=figures, shared=_find_shared_links(target.machine, option.sites // replicas))
-    problem = next((plan.problem for plan in figures.values() if plan.problem is not None), None)
-    if problem is not None:
-        return replace(option, problem=problem)
-    times = {name: plan.predicted_ms or 0.0 for name, plan in figures.items()}
+    return timed
+
+
+def _time_option(
+    option: AdviceOption, combination: _Combination, work: Round, least: Mapping[str, Figures]
+) -> AdviceOption:
+    """The option with its times: those that figures say, or the `least` of phases that were not planned."""
+    times = {name: plan.predicted_ms or 0.0 for name, plan in {**least, **option.figures}.items()}
     phase_ms = [times[phase.name] * phase.runs for phase in work.phases]
     first_ms, round_ms = times.get("prompt"), sum(phase_ms)
-    if combination.prompt_sites and isinstance(workload, ChatWorkload):
-        moving_ms = _time_cache_move(workload, combination, figures["token"])
+    if option.prompt_sites and isinstance(combination.workload, ChatWorkload):
+        moving_ms = 0.0 if least else _time_cache_move(combination.workload, combination, option.figures["token"])
         if moving_ms is None:
             return replace(option, problem="sites that read prompts cannot reach those that make tokens")
         # Each group of sites works for itself; the slower one decides the rate.
         first_ms, round_ms = times["prompt"] + moving_ms, max(phase_ms)
-    rate = users * (work.items / per_replica) / round_ms * 1e3 if round_ms else None
+    per_replica = -(-option.users // option.replicas)
+    rate = option.users * (work.items / per_replica) / round_ms * 1e3 if round_ms else None
     return replace(
         option,
         latency_ms=times.get("token", times.get("run")),
         first_ms=first_ms,
         round_ms=round_ms,
         rate=rate,
-        unit_cost=None if offer.hourly is None or not rate else offer.hourly / 3600 / rate * 1e6,
-        memory_bytes=max(plan.memory_bytes or 0 for plan in figures.values()),
+        unit_cost=None if option.hourly is None or not rate else option.hourly / 3600 / rate * 1e6,
+        memory_bytes=max((plan.memory_bytes or 0 for plan in option.figures.values()), default=None),
     )
 
 
@@ -272,38 +284,54 @@ def _time_cache_move(workload: ChatWorkload, combination: _Combination, token: F
     return time_cache_move(combination.target.machine, sites[split:], sites[:split], size)
 
 
-def _plan_phases(combination: _Combination, phases: Sequence[Phase], planner: _Planner) -> dict[str, Figures]:
-    """The figures of the phases of a round. On the same sites, those after the first cut weights as that one does."""
+def _plan_phases(
+    combination: _Combination, phases: Sequence[Phase], planner: _Planner
+) -> Iterator[tuple[dict[str, Figures], dict[str, Figures]]]:
+    """The figures of the phases of a round that were planned so far, and the least ones of the others: first of none,
+    at last of all. On the same sites, those after the first cut weights as that one does."""
     name, options, devices = combination.workload.name, combination.offer.options, combination.target.devices
     split = len(devices) - combination.prompt_sites
     size = split // combination.replicas
     groups = [devices[start : start + size] for start in range(0, split, size)]
-    figures: dict[str, Figures] = {}
     staged = options
     if combination.stages > 1:
         staged = replace(options, stages=combination.stages, microbatches=combination.microbatches, replicas=1)
     options = options if combination.prompt_sites else staged
-    for phase in phases:
-        if combination.prompt_sites and phase.name == "prompt":
-            groups, options = [devices[split:]], staged
-        figures[phase.name] = _find_slowest(phase, name, options, groups, planner)
-        if figures[phase.name].problem is not None:
-            break  # no round is possible
-        if len(figures) == 1:
-            cuts = figures[phase.name].weight_cuts
-            options = replace(options, pins=tuple(Pin(pattern, cut) for pattern, cut in cuts))
-    return figures
+    places = [
+        ([devices[split:]], staged) if combination.prompt_sites and phase.name == "prompt" else (groups, options)
+        for phase in phases
+    ]
+    least: dict[str, Figures] = {
+        phase.name: _find_slowest(phase, name, chosen, on_sites, planner.find_least)
+        for phase, (on_sites, chosen) in zip(phases, places, strict=True)
+    }
+    figures = {name: plan for name, plan in least.items() if plan.problem is not None}
+    pins: tuple[Pin, ...] = ()
+    for phase, (on_sites, chosen) in zip(phases, places, strict=True):
+        yield figures, least
+        pins = () if on_sites is not groups else pins
+        figures = {
+            **figures,
+            phase.name: _find_slowest(phase, name, replace(chosen, pins=pins), on_sites, planner.find),
+        }
+        least = {name: plan for name, plan in least.items() if name not in figures}
+        pins = tuple(Pin(pattern, cut) for pattern, cut in figures[phase.name].weight_cuts)
+    yield figures, least
 
 
 def _find_slowest(
-    phase: Phase, name: str, options: CompileOptions, groups: Sequence[tuple[int, ...]], planner: _Planner
+    phase: Phase,
+    name: str,
+    options: CompileOptions,
+    groups: Sequence[tuple[int, ...]],
+    find: Callable[[Phase, str, CompileOptions], Figures],
 ) -> Figures:
     """The figures of a phase on the group where it takes longest; groups that are alike are planned once."""
     different: dict[str, CompileOptions] = {}
     for group in groups:
         on_group = replace(options, devices=group)
         different.setdefault(format_machine(select_target(on_group).machine), on_group)
-    all_figures = [planner.find(phase, name, on_group) for on_group in different.values()]
+    all_figures = [find(phase, name, on_group) for on_group in different.values()]
     return max(all_figures, key=lambda figures: (figures.problem is not None, figures.predicted_ms or 0.0))
 
 

@@ -10,7 +10,7 @@ and `replicated` the whole on each site.
 from __future__ import annotations
 
 import re
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from fnmatch import translate
 from math import prod
@@ -29,6 +29,9 @@ MAX_PINS = 2000
 
 MAX_PIN_CHARACTERS = 1000
 """Characters of a pin."""
+
+WILDCARDS = frozenset("*?[")
+"""A pattern without any of them is the name of one output."""
 
 REPLICAS = "replicas"
 REST = "..."
@@ -126,13 +129,27 @@ def find_pinned(graph: Graph, pins: Sequence[Pin]) -> Mapping[str, Pin]:
     if len(pins) > MAX_PINS:
         raise _refuse_many(f"{len(pins):,} pins")
     pinned: dict[str, Pin] = {}
-    for pin in pins:
-        matches = re.compile(translate(pin.pattern)).match
-        names = [node.name for node in graph.nodes if any(map(matches, node.outputs))]
+    for pin, names in _match(graph, pins):
         if not names:
             raise UsageError(f"pin {_quote(pin)} matches no operator", where=pin.where, hint=_suggest(graph, pin))
         pinned.update(dict.fromkeys(names, pin))
     return pinned
+
+
+def select_pins(graph: Graph, pins: Sequence[Pin]) -> tuple[Pin, ...]:
+    """The pins that match an operator of the graph."""
+    return tuple(pin for pin, names in _match(graph, pins) if names)
+
+
+def _match(graph: Graph, pins: Sequence[Pin]) -> Iterator[tuple[Pin, Sequence[str]]]:
+    """Every pin with the operators that it matches."""
+    makers = {name: node.name for node in graph.nodes for name in node.outputs}
+    for pin in pins:
+        if WILDCARDS.isdisjoint(pin.pattern):
+            yield pin, [makers[pin.pattern]] if pin.pattern in makers else []
+        else:
+            matches = re.compile(translate(pin.pattern)).match
+            yield pin, [maker for name, maker in makers.items() if matches(name)]
 
 
 def _suggest(graph: Graph, pin: Pin) -> str:

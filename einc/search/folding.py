@@ -3,9 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from contextlib import suppress
 
-from einc.errors import UsageError
 from einc.graph.graph import Graph
 from einc.graph.layers import MIN_FOLDED, Folded, fold
 from einc.logical.pins import Pin, find_pinned
@@ -32,13 +30,3 @@ def fold_pinned(graph: Graph, pins: Sequence[Pin]) -> Folded | None:
     names = [node.name for node in graph.nodes]
     pinned_equally = all(cuts.get(names[n]) == cuts.get(names[folded.kept[m]]) for n, m in enumerate(folded.stands_for))
     return folded if pinned_equally else None
-
-
-def select_pins(graph: Graph, pins: Sequence[Pin]) -> tuple[Pin, ...]:
-    """The pins that match an operator of the graph."""
-    selected = []
-    for pin in pins:
-        with suppress(UsageError):
-            find_pinned(graph, [pin])
-            selected.append(pin)
-    return tuple(selected)

@@ -90,6 +90,14 @@ def bound_plans(graph: Graph, machine: Machine, sites: int, known_ms: float) -> 
     return _Bound(graph, machine, sites, known_ms).find()
 
 
+def bound_kernels(graph: Graph, machine: Machine, sites: int) -> float:
+    """Milliseconds that the kernels of every plan take on the first `sites` sites: less than `bound_plans` says, in a
+    tenth of its time. 0 where that one has no bound."""
+    if machine.cores is not None or not graph.nodes or sites > MAX_BOUNDED_SITES:
+        return 0.0
+    return _Bound(graph, machine, sites, np.inf).bound_kernels()
+
+
 class _Bound:
     """The offers of all operators, each made once, and what is compared between neighbours."""
 
@@ -113,6 +121,13 @@ class _Bound:
         slowest = max(float(offer.longest.min()) for offer in every)
         bounds = [self._weigh(weight, path, every) for path in paths for weight in WEIGHTS]
         return min(self._known_ms, max(slowest, *bounds))
+
+    def bound_kernels(self) -> float:
+        """All kernels, shared evenly, or those of a path, one after the other."""
+        every = [self._offer(node) for node in self._graph.nodes]
+        shortest = [float(offer.shortest.min()) for offer in every]
+        on_path = (sum(shortest[n] for n in path) for path in self._find_paths(shortest))
+        return max(sum(float(offer.work.min()) for offer in every), *on_path)
 
     def _weigh(self, weight: float, path: Sequence[int], every: Sequence[_TimedOffer]) -> float:
         """The least mean of the path, with this weight, and of the work of all operators."""

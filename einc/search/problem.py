@@ -8,13 +8,13 @@ from dataclasses import dataclass, replace
 from einc.graph.graph import Graph
 from einc.graph.layers import Folded
 from einc.logical.optimize import choose_by_cuts, optimize
-from einc.logical.pins import Pin
+from einc.logical.pins import Pin, select_pins
 from einc.logical.plan import LogicalPlan
 from einc.logical.problem import build_problem, connect
 from einc.machines.model import Machine
 from einc.search.evaluation import EvaluatedPlan, OmittedLayersCost
 from einc.search.exchange_times import has_equal_links
-from einc.search.folding import fold_pinned, select_pins
+from einc.search.folding import fold_pinned
 from einc.search.initial_plans import Starts, keep_worthwhile, list_known_starts
 from einc.search.memory import Sizes, charge_layers, measure_sizes
 from einc.search.neighbours import sum_times

@@ -16,10 +16,10 @@ import pytest
 
 from einc.advising import figures as figures_module
 from einc.advising import planning
-from einc.advising.advice import Advice, Limits, Objective, advise
+from einc.advising.advice import Advice, Objective, advise
 from einc.advising.figures import FiguresCache
+from einc.advising.option import Limits, Offer
 from einc.advising.page import LogarithmicAxis
-from einc.advising.planning import Offer
 from einc.advising.workloads import TextWorkload
 from einc.compiler import compile_model
 from einc.errors import ModelError
@@ -50,6 +50,13 @@ def einc(capfd: pytest.CaptureFixture[str]) -> Run:
         return out if code == 0 else f"{code}: {err}"
 
     return run
+
+
+@pytest.fixture
+def no_bounds(monkeypatch: pytest.MonkeyPatch) -> None:
+    """All options are planned, in this process alone."""
+    monkeypatch.setattr(planning, "ALONE_SECONDS", math.inf)
+    monkeypatch.setattr(figures_module, "bound_kernels", lambda *_: 0.0)
 
 
 @pytest.fixture
@@ -167,6 +174,23 @@ def test_stages_that_are_not_possible_say_why(tmp_path: Path) -> None:
 
 
 @pytest.mark.usefixtures("less_effort")
+def test_what_is_not_planned_is_neither_best_nor_on_the_frontier(
+    tmp_path: Path, request: pytest.FixtureRequest
+) -> None:
+    machines, batches = ("dgx-a100", "dgx-h100"), (1, 6, 16)
+    few = ask(batches, machines, tmp_path / "few")
+    beaten = [option for option in few.options if option.beaten]
+    assert 0 < len(beaten) < len(few.options) / 2
+    assert all(option.problem and option.rate is None for option in beaten)
+    request.getfixturevalue("no_bounds")
+    every = ask(batches, machines, tmp_path / "all")
+    assert not any(option.beaten for option in every.options)
+    assert (few.best, few.frontier) == (every.best, every.frontier)
+    for some, planned in zip(few.options, every.options, strict=True):
+        assert some.beaten or some == planned
+
+
+@pytest.mark.usefixtures("less_effort", "no_bounds")
 def test_what_is_best_and_on_the_frontier(tmp_path: Path) -> None:
     machines = ("dgx-a100", "dgx-h100", "dgx-v100")
     for objective in ("latency", "throughput", "cost"):
@@ -194,6 +218,7 @@ def test_what_is_best_and_on_the_frontier(tmp_path: Path) -> None:
         assert best == max(allowed, key=lambda n: (options[n].rate, -n), default=None)
 
 
+@pytest.mark.usefixtures("no_bounds")
 def test_replicas_take_as_long_as_the_slowest_group(tmp_path: Path) -> None:
     """Sites 2 and 3 have a slower memory; every second pair is joined by a slower link."""
     sites = [{"hbm_gbs": gbs, "memory_bytes": 1 << 33} for gbs in (900, 900, 300, 300)]
@@ -252,6 +277,7 @@ def test_options_that_are_not_possible_say_why(einc: Run, tmp_path: Path) -> Non
     assert not (tmp_path / "none").exists()
 
 
+@pytest.mark.usefixtures("no_bounds")
 def test_the_table_is_the_same_everywhere(einc: Run, tmp_path: Path) -> None:
     text, page, table = tmp_path / "rows.ein", tmp_path / "page.html", tmp_path / "table.csv"
     text.write_text(ROWS)

@@ -25,10 +25,10 @@ from einc_runtime.plan.repetition import unfold
 from tests.support.layered_plans import fold_layers, place, plan_layers
 
 LAYERS = 9
-CASES = [("llama", 3, "synthesized"), ("llama_decode", 8, "naive")]
+CASES = [("llama", 3, "synthesized"), ("llama step", 8, "naive")]
 MORE_CASES = [
     (model, sites, schedule)
-    for model in ("llama", "llama_decode") for sites in (1, 3, 8) for schedule in ("naive", "synthesized")
+    for model in ("llama", "llama_decode", "llama step") for sites in (1, 3, 8) for schedule in ("naive", "synthesized")
     if (model, sites, schedule) not in CASES
 ]  # fmt: skip
 

@@ -8,6 +8,7 @@ from dataclasses import replace
 from pathlib import Path
 
 from einc.compiler import compile_model
+from einc.graph.decode_step import StepRequest
 from einc.logical.optimize import optimize
 from einc.logical.plan import LogicalPlan
 from einc.machines.load import load_machine
@@ -30,9 +31,16 @@ SCHEDULERS: dict[str, Callable[[Machine, int], Scheduler]] = {
 
 @functools.cache
 def plan_layers(model: str, sites: int, layers: int) -> tuple[LogicalPlan, Machine]:
-    """A plan of a tiny language model of `models/`, by the paper's cost, and the machine of its sites."""
-    text = (MODELS / f"{model}.ein").read_text(encoding="utf-8")
-    options = CompileOptions(machine="dgx-h100", preset="tiny", definitions=(("n_layers", str(layers)),))
+    """A plan of a tiny language model of `models/`, by the paper's cost, and the machine of its sites. `llama step` is
+    the decode step that is derived from `llama`."""
+    file, _, step = model.partition(" ")
+    text = (MODELS / f"{file}.ein").read_text(encoding="utf-8")
+    options = CompileOptions(
+        machine="dgx-h100",
+        preset="tiny",
+        definitions=(("n_layers", str(layers)),),
+        step=StepRequest("tokens", 1) if step else None,
+    )
     graph = compile_model(text, f"{model}.ein", options).graph
     return optimize(graph, sites), load_machine("dgx-h100").restrict(range(sites))
 

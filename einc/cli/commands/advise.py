@@ -20,7 +20,7 @@ from einc_runtime.cli.files import STDIN
 from einc_runtime.cli.progress import show_phases
 
 if TYPE_CHECKING:
-    from einc.advising.planning import Offer
+    from einc.advising.option import Offer
     from einc.advising.workloads import Workload
 
 MAX_USERS = 1 << 20
@@ -144,9 +144,10 @@ def advise_command(
     answers: its prompts and its tokens are planned apart, and rates count both. Each option is a plan that `einc
     compile` would make. Nothing runs, and no weights are needed. Figures of plans are kept for the next time.
     """
-    from einc.advising.advice import Limits, Objective, advise
+    from einc.advising.advice import Objective, advise
     from einc.advising.documents import describe_advice, format_advice, write_csv
     from einc.advising.figures import FiguresCache, find_figures_folder
+    from einc.advising.option import Limits
     from einc.advising.page import write_advice_page
 
     if [csv_file, html].count(output.STDOUT) + as_json > 1:
@@ -183,7 +184,7 @@ def advise_command(
 
 def _read_offers(question: AdviseArguments) -> list[Offer]:
     """The machines with their prices; each must be there, and each price must be that of one of them."""
-    from einc.advising.planning import Offer
+    from einc.advising.option import Offer
     from einc.target import select_target
 
     if len(question.machines) > MAX_OFFERS:
