@@ -70,6 +70,12 @@ help:  ## list the targets
 	$(INSTALL) '.[dev,release]'
 	touch $@
 
+# What all parts of .ci/run need, in one go: each of the above installs both packages again.
+.venv/all: .venv/base
+	$(PINNED) '$(TORCH)'
+	$(INSTALL) '.[dev,triton,mpi,serve,client,reference,browser,site,notebooks,release]'
+	touch .venv/dev $(addprefix .venv/,triton mpi serve reference browser site notebooks release all)
+
 .venv/truth: .venv/dev
 	$(INSTALL) '.[dev,truth]'
 	touch $@
@@ -139,9 +145,13 @@ test-lowest-short: build/lowest.txt dist  ## the same with the lowest versions t
 	build/lowest-short/bin/python $(PIP_INSTALL) --constraint build/lowest.txt $(WHEELS)
 	build/lowest-short/bin/python tests/versions/short.py
 
-test-versions: test-newest-short test-lowest-short  ## the bytes of 40 plans, which no version of what einc needs changes
+plans-of-newest: test-newest-short
 	PYTHONPATH=runtime build/newest-short/bin/python -m tests.versions.digests > build/newest.json
+
+plans-of-lowest: test-lowest-short
 	PYTHONPATH=runtime build/lowest-short/bin/python -m tests.versions.digests > build/lowest.json
+
+test-versions: plans-of-newest plans-of-lowest  ## the bytes of 40 plans, which no version of what einc needs changes
 	build/newest-short/bin/python -m tests.versions.digests --compare build/newest.json build/lowest.json
 
 test-pythons: .venv/dev  ## the suite with Python 3.13 and 3.14 from Debian's packages, in build (needs root, unshare and debootstrap)
@@ -183,12 +193,13 @@ test-reference-slow: .venv/reference  ## the same comparison for more numbers of
 test-onnx: .venv/onnx  ## ONNX's own tests of its operators and models, imported; with ONNX Runtime beside it
 	$(PYTEST) -n $(JOBS) tests/importers/onnx/live_onnx.py tests/importers/onnx/live_public_weights.py
 
-test-mpi: .venv/mpi  ## plans in several processes, over MPI: the bits of one, and every way to end
-	$(PYTEST) tests/mpi/live_mpi.py tests/mpi/live_generation.py tests/mpi/live_resharding.py tests/mpi/live_namespaces.py \
-		tests/mpi/live_neighbours.py tests/mpi/live_stages.py tests/mpi/live_training.py
+MPI_TESTS := $(wildcard tests/mpi/live_*.py)
 
-test-mpi-slow: .venv/mpi  ## the same for all models, and at 50 moments
-	$(PYTEST) -m slow tests/mpi/live_mpi.py tests/mpi/live_generation.py
+test-mpi: .venv/mpi  ## plans in several processes, over MPI: the bits of one, and every way to end
+	$(PYTEST) $(MPI_TESTS)
+
+test-mpi-slow: .venv/mpi  ## the same for all models and numbers of ranks, and at 50 moments
+	$(PYTEST) -m slow $(MPI_TESTS)
 
 test-serve: .venv/serve  ## a served model as its users see it: OpenAI's client, curl, signals, hostile requests
 	$(PYTEST) -rP tests/serve/live_server.py

@@ -13,6 +13,8 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
 
+import pytest
+
 ROOT = Path(__file__).parents[1]
 SOURCES = (ROOT / "einc", ROOT / "runtime" / "einc_runtime")
 OF_PYTHON = re.compile(r"(Value|Type|Key|Attribute|Assertion|Runtime|OS|Memory|Import|Internal|Permission|Api)Error")
@@ -58,45 +60,47 @@ def _read(value: ast.expr) -> str:
     return f"{{{ast.unparse(value)}}}"
 
 
-MESSAGES = tuple(list_messages())
+@pytest.fixture(scope="module")
+def messages() -> list[Message]:
+    return list(list_messages())
 
 
-def test_messages_are_found() -> None:
-    assert len(MESSAGES) > 1000
-    assert sum(message.hint is not None for message in MESSAGES) > 200
+def test_messages_are_found(messages: list[Message]) -> None:
+    assert len(messages) > 1000
+    assert sum(message.hint is not None for message in messages) > 200
 
 
-def test_messages_and_hints_are_single_lines_without_a_full_stop() -> None:
-    for message in MESSAGES:
+def test_messages_and_hints_are_single_lines_without_a_full_stop(messages: list[Message]) -> None:
+    for message in messages:
         for text in filter(None, (message.text, message.hint)):
             assert "\n" not in text, message
             assert not text.endswith(".") or text.endswith("..."), message
             assert text == text.strip(), message
 
 
-def test_messages_begin_in_the_middle_of_a_line() -> None:
+def test_messages_begin_in_the_middle_of_a_line(messages: list[Message]) -> None:
     """Behind the name of the command, or of the file that is wrong: names alone have a capital letter there."""
     ordinary = re.compile(r"(The|A|An|This|There|It|No|Not|Expected|Cannot|Unknown|Found|Could|Must|Only)\b")
-    assert [message for message in MESSAGES if ordinary.match(message.text)] == []
+    assert [message for message in messages if ordinary.match(message.text)] == []
 
 
-def test_messages_say_what_was_expected_instead_of_blaming() -> None:
-    assert [message for message in MESSAGES if UNHELPFUL.search(message.text)] == []
+def test_messages_say_what_was_expected_instead_of_blaming(messages: list[Message]) -> None:
+    assert [message for message in messages if UNHELPFUL.search(message.text)] == []
 
 
-def test_what_is_not_known_is_followed_by_what_is() -> None:
+def test_what_is_not_known_is_followed_by_what_is(messages: list[Message]) -> None:
     """A name that there is not comes with a hint, or with the names that there are."""
     unknown = re.compile(r"(unknown|there is no|no) \w+ (named )?'?\{")
     bare = [
         message.location
-        for message in MESSAGES
+        for message in messages
         if message.error in ("UsageError", "UsageFault") and unknown.match(message.text) and message.hint is None
     ]
     assert bare == []
 
 
 if __name__ == "__main__":
-    for message in MESSAGES:
+    for message in list_messages():
         print(f"{message.location}: {message.error}: {message.text}")
         if message.hint is not None:
             print(f"    hint: {message.hint}")

@@ -263,6 +263,7 @@ def test_several_processes_plan_the_same(tmp_path: Path, monkeypatch: pytest.Mon
     assert not active_children()
 
 
+@pytest.mark.usefixtures("less_effort")
 def test_options_that_are_not_possible_say_why(einc: Run, tmp_path: Path) -> None:
     text = tmp_path / "rows.ein"
     text.write_text(ROWS.replace("n = 64", "n = 262144"))  # the weight alone has 256 GiB

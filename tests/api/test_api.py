@@ -36,6 +36,7 @@ def drawn(tensor: es.Tensor, seed: int) -> Any:
     return np.random.default_rng(seed).standard_normal(tensor.shape).astype(np.float32)
 
 
+@pytest.mark.sampled(2)
 @pytest.mark.parametrize(
     "choice",
     [

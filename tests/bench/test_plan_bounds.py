@@ -67,6 +67,7 @@ def require_below_toys(seed: int, plans: int) -> None:
     require_below(graph, machine, min(sites, 4) if plans < 10 else sites, range(plans // 3), synthesized=True)
 
 
+@pytest.mark.sampled(2)
 @pytest.mark.parametrize("seed", range(6))
 def test_no_plan_of_toys_beats_its_bound(seed: int) -> None:
     require_below_toys(seed, 6)
@@ -78,6 +79,7 @@ def test_no_plan_of_many_toys_beats_its_bound(seed: int) -> None:
     require_below_toys(seed, 40)
 
 
+@pytest.mark.sampled(2)
 @pytest.mark.parametrize(
     ("machine", "sites", "synthesized", "plans"),
     [

@@ -75,6 +75,7 @@ def test_a_made_up_host_gives_back_its_constants():
     assert all(0.95 < ratio < 1.05 for ratio in found.ratios["contract"])
 
 
+@pytest.mark.slow
 def test_the_same_measurements_give_the_same_bytes():
     found = [calibrate_host(quick=True, cores=CORES, start=MadeUp, clock=ticking(4)).machine for _ in range(2)]
     assert format_machine(found[0]) == format_machine(found[1])

@@ -112,6 +112,7 @@ def test_with_no_machine_the_host_is_it_and_a_line_says_so(
     assert len(decode((tmp_path / "p.bin").read_bytes()).devices) == 3
 
 
+@pytest.mark.sampled(2)
 @pytest.mark.parametrize("stage", ["ast", "source-graph", "graph", "search", "logical", "exprog", "device", "bundle"])
 def test_every_stage_has_a_text(stage: str, einc: Callable[..., Any], model: Path, tmp_path: Path) -> None:
     result = einc("compile", model, "-m", "dgx-a100", "--emit", stage)
@@ -153,13 +154,6 @@ def test_an_early_stage_is_shown_where_a_later_one_fails(einc: Callable[..., Any
     assert "memory" in result.err
     assert not (tmp_path / "p.bin").exists()
     assert einc("compile", model, *huge, "--emit", "logical").code == 0
-
-
-def test_a_plan_goes_to_standard_output(start: Callable[..., Any], model: Path) -> None:
-    process = start("compile", model, "-m", "dgx-a100", "-o", "-")
-    out, _ = process.communicate(timeout=300)
-    assert process.returncode == 0
-    assert decode(out).model == "small"
 
 
 def test_the_same_bytes_anywhere(start: Callable[..., subprocess.Popen[bytes]], model: Path, tmp_path: Path) -> None:
@@ -272,10 +266,10 @@ DIGITS = ("compile", MODELS / "digits.ein", "-m", "dgx-a100", "--devices", "2", 
 
 def test_both_words_for_the_synthesized_schedule_give_the_same_plan(einc: Callable[..., Any], tmp_path: Path) -> None:
     plans = []
-    for number, more in enumerate(((), ("--schedule", "ai"), ("--schedule", "synthesized"))):
+    for number, more in enumerate(((), ("--schedule", "ai"))):
         assert einc(*DIGITS, *more, "-o", tmp_path / f"{number}.bin").code == 0
         plans.append((tmp_path / f"{number}.bin").read_bytes())
-    assert plans[0] == plans[1] == plans[2]
+    assert plans[0] == plans[1]
     result = einc(*DIGITS, "--schedule", "best", "-o", tmp_path / "p.bin")
     assert result.code == 2
     assert "'synthesized' (or 'ai'), 'naive'" in result.err
@@ -356,9 +350,14 @@ def test_an_interrupt_of_the_search_keeps_the_best(
     prove(plan)
 
 
-@pytest.mark.parametrize(("place", "code"), [("einc.physical.placer.Lowering.finish", 0),
-                                             ("einc.logical.optimize.build_problem", 130),
-                                             ("einc.physical.records.emit", 130)])  # fmt: skip
+@pytest.mark.parametrize(
+    ("place", "code"),
+    [
+        ("einc.physical.placer.Lowering.finish", 0),
+        ("einc.logical.optimize.build_problem", 130),
+        pytest.param("einc.physical.records.emit", 130, marks=pytest.mark.slow),
+    ],
+)
 def test_interrupts_between_searches_and_elsewhere(
     place: str, code: int, einc: Callable[..., Any], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

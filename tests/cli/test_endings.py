@@ -109,6 +109,7 @@ root.make_context = make_context
     assert found == (130, b"", b"einc: interrupted\n")
 
 
+@pytest.mark.sampled(3)
 @pytest.mark.parametrize(("number", "code", "told"), ENDS)
 def test_nobody_has_to_read_what_a_command_still_says(
     number: signal.Signals, code: int, told: bytes, tmp_path: Path

@@ -123,8 +123,8 @@ def test_machines_are_listed_and_shown(einc: Callable[..., Any], swap: Path, tmp
     names = [machine["name"] for machine in einc("machine", "list", "--json").json()["machines"]]
     assert set(names) >= {"dgx-a100", "dgx-h100", "dgx-v100", "dgx-v100-paper", "gb200-nvl72", "host"}
     listed = einc("machine", "list").out
-    for name in names:
-        assert name in listed
+    assert all(name in listed for name in names)
+    for name in {*names[::6], "dgx-h100"}:
         assert einc("machine", "show", name).out.startswith(name)
         file = tmp_path / f"{name}.json"
         file.write_text(einc("machine", "show", name, "--json").out)

@@ -78,7 +78,7 @@ def run(name: str, folder: tuple[str, Path], einc: Run, monkeypatch: pytest.Monk
     return found
 
 
-@pytest.mark.sampled(3)
+@pytest.mark.sampled(6)
 @pytest.mark.parametrize("name", TEXTS)
 def test_a_time_has_a_range_or_is_not_measured(
     name: str, folder: tuple[str, Path], einc: Run, monkeypatch: pytest.MonkeyPatch
@@ -90,7 +90,7 @@ def test_a_time_has_a_range_or_is_not_measured(
         assert RANGE.search(text), text
 
 
-@pytest.mark.sampled(3)
+@pytest.mark.sampled(6)
 @pytest.mark.parametrize("name", DOCUMENTS)
 def test_documents_say_where_times_come_from(
     name: str, folder: tuple[str, Path], einc: Run, monkeypatch: pytest.MonkeyPatch
@@ -137,7 +137,7 @@ def test_without_latencies_nothing_was_measured(einc: Run, folder: tuple[str, Pa
     assert "not measured" in einc("explain", folder[1] / "plan.bin", "--ideal").out
 
 
-@pytest.mark.sampled(3)
+@pytest.mark.slow
 @pytest.mark.parametrize("machine", MACHINES)
 def test_plans_of_texts_say_it_in_their_document(
     einc: Run, machine: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch

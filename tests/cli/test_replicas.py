@@ -61,7 +61,7 @@ def compute_everywhere(operator: Operator, old: Candidate) -> Candidate:
     return build_candidates(operator, (1,) * len(operator.indices), 4)[0] if cheap else old
 
 
-@pytest.mark.sampled(2)
+@pytest.mark.sampled(4)
 @pytest.mark.parametrize(("model", "seed"), [("llama_decode", None), ("llama_decode", 1), ("moe", 2), ("bert", 3)])
 def test_commands_read_plans_with_replicas(
     model: str, seed: int | None, einc: Callable[..., Any], tmp_path: Path

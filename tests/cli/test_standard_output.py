@@ -195,7 +195,7 @@ def run(folder: Path, command: str, arguments: str) -> subprocess.CompletedProce
     )
 
 
-@pytest.mark.sampled(3)
+@pytest.mark.sampled(6)
 @pytest.mark.parametrize("command", WITH_JSON)
 def test_a_document_is_all_that_a_command_prints(command: str, folder: Path) -> None:
     done = run(folder, command, f"{WITH_JSON[command]} --json")
@@ -203,7 +203,7 @@ def test_a_document_is_all_that_a_command_prints(command: str, folder: Path) -> 
     assert b"the end prints" in done.stderr
 
 
-@pytest.mark.sampled(2)
+@pytest.mark.sampled(4)
 @pytest.mark.parametrize("command", TO_STDOUT)
 def test_a_file_is_all_that_a_command_writes_to_standard_output(command: str, folder: Path) -> None:
     arguments, read = TO_STDOUT[command]
@@ -213,6 +213,7 @@ def test_a_file_is_all_that_a_command_writes_to_standard_output(command: str, fo
     assert b"the end prints" in done.stderr
 
 
+@pytest.mark.sampled(2)
 @pytest.mark.parametrize("command", sorted(set(WITH_JSON) & set(TO_STDOUT)))
 def test_no_command_gives_two_results_at_once(
     command: str, folder: Path, capfd: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch

@@ -6,7 +6,7 @@ import fnmatch
 import pkgutil
 import re
 import textwrap
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from functools import cache
 from pathlib import Path
 from typing import NamedTuple
@@ -73,10 +73,14 @@ def code_of(page: str) -> tuple[tuple[Code, ...], tuple[tuple[int, str], ...]]:
     return (*code, *spans), tuple(prose)
 
 
-@pytest.mark.parametrize("page", PAGES)
-def test_links_lead_somewhere(page: str) -> None:
+def list_code(pages: Iterable[str]) -> Iterator[tuple[str, int, str]]:
+    """The pieces of code of all pages: page, line and text."""
+    return ((page, number, text) for page in pages for number, text in code_of(page)[0])
+
+
+def test_links_lead_somewhere() -> None:
     lost = []
-    for number, line in code_of(page)[1]:
+    for page, number, line in ((name, *line) for name in PAGES for line in code_of(name)[1]):
         for link in re.findall(r"\]\(([^)\s]+)\)", re.sub(r"`[^`]*`", "", line)):
             path, _, anchor = link.partition("#")
             if re.match(r"[a-z]+:", link):
@@ -84,18 +88,17 @@ def test_links_lead_somewhere(page: str) -> None:
             target = (ROOT / page).parent / path if path else ROOT / page
             if not target.exists() or (anchor and anchor not in anchors(target)):
                 lost.append(f"{page}:{number}: {link}")
-    assert not lost, lost
+    assert lost == []
 
 
-@pytest.mark.parametrize("page", sorted(set(PAGES) - OLD_NAMES))
-def test_files_and_folders_exist(page: str) -> None:
+def test_files_and_folders_exist() -> None:
     lost = []
-    written = set(re.findall(r'^```\w+ title="([^"]+)"$', text_of(page), re.M))  # by the reader of a tutorial
-    for number, text in code_of(page)[0]:
+    for page, number, text in list_code(sorted(set(PAGES) - OLD_NAMES)):
+        written = set(re.findall(r'^```\w+ title="([^"]+)"$', text_of(page), re.M))  # by the reader of a tutorial
         names = re.findall(r"[\w.*/-]*\w\.py\b", text)
         names += re.findall(rf"(?<![\w/.])(?:{'|'.join(FOLDERS)})/[\w./*-]*", text)
         lost += [f"{page}:{number}: {name}" for name in sorted({*names} - written) if not exists(name)]
-    assert not lost, lost
+    assert lost == []
 
 
 def test_comments_name_files_that_exist() -> None:
@@ -111,29 +114,31 @@ def test_comments_name_files_that_exist() -> None:
     assert not lost, lost
 
 
-@pytest.mark.parametrize("page", sorted(set(PAGES) - OLD_NAMES))
-def test_modules_exist(page: str) -> None:
+def test_modules_exist() -> None:
     lost = []
-    for number, text in code_of(page)[0]:
+    for page, number, text in list_code(sorted(set(PAGES) - OLD_NAMES)):
         for name in re.findall(r"(?<![\w./-])einc(?:_runtime)?(?:\.[A-Za-z_]\w*)+(?![\w/])", text):
             try:
                 pkgutil.resolve_name(name)
             except (ImportError, AttributeError):
                 if not name.endswith((".ein", ".bin")):
                     lost.append(f"{page}:{number}: {name}")
-    assert not lost, lost
+    assert lost == []
 
 
-@pytest.mark.parametrize("page", PAGES)
-def test_targets_exist(page: str) -> None:
+def test_targets_exist() -> None:
     targets = set(re.findall(r"^([a-z-]+):", text_of_makefile(), re.M))
-    used = [(number, name) for number, text in code_of(page)[0] for name in re.findall(r"^make ([a-z-]+)", text)]
-    assert [f"{page}:{number}: make {name}" for number, name in used if name not in targets] == []
+    used = [
+        (f"{page}:{number}", name)
+        for page, number, text in list_code(PAGES)
+        for name in re.findall(r"^make ([a-z-]+)", text)
+    ]
+    assert [f"{location}: make {name}" for location, name in used if name not in targets] == []
 
 
-@pytest.mark.parametrize("page", PAGES)
-def test_commands_and_options_exist(page: str) -> None:
-    assert [f"{page}:{number}: {fault}" for number, text in code_of(page)[0] for fault in command_faults(text)] == []
+def test_commands_and_options_exist() -> None:
+    faults = ((page, number, fault) for page, number, text in list_code(PAGES) for fault in command_faults(text))
+    assert [f"{page}:{number}: {fault}" for page, number, fault in faults] == []
 
 
 def test_what_the_checks_find() -> None:

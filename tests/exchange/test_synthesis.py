@@ -55,6 +55,7 @@ def optimized(text, name, **options):
     return found
 
 
+@pytest.mark.sampled(2)
 @pytest.mark.parametrize(
     ("text", "machine", "most"),
     [

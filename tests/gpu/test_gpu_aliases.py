@@ -74,6 +74,7 @@ def test_streams_for_every_pair_of_eight_gpus():
     executor.close()
 
 
+@pytest.mark.slow
 def test_reproducible_cases_have_the_same_bits_for_every_number_of_aliases():
     """In small; without the option, the bits are others, so that the comparison can fail."""
     odd = SMALL["llama_block"].definitions

@@ -29,7 +29,6 @@ from tests.gpu.model_texts import TEXTS
 from tests.gpu.places import CPU, GPU
 from tests.support.cuda_fake import FakeDriver
 from tests.support.cuda_fake_kernels import NumpyKernels
-from tests.support.sampling import one_in
 
 CEILINGS = Ceilings(3e12, 8e14)
 SMALL = [(case, case.sites[number % len(case.sites)]) for number, case in enumerate(CASES) if not case.slow]
@@ -257,8 +256,8 @@ def test_einc_contends_with_one_launch_for_every_computation(monkeypatch):
     assert any("contract by numpy" in line for line in outcome.kernels)
 
 
-@pytest.mark.sampled(8)
-@pytest.mark.parametrize("own", one_in(6, BENCHMARKS), ids=lambda own: own.name)
+@pytest.mark.slow
+@pytest.mark.parametrize("own", BENCHMARKS, ids=lambda own: own.name)
 def test_benchmarks_compile_at_full_size(own):
     for sites in (1, 8) if own.many else (1,):
         bundle = compiled_benchmark(own, own.definitions, sites)

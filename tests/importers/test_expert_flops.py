@@ -40,6 +40,7 @@ def count_active(config: dict[str, Any], tokens: int) -> int:
     return layers * (2 * parameters * tokens + attention) + logits
 
 
+@pytest.mark.sampled(2)
 @pytest.mark.parametrize("sites", [1, 8])
 @pytest.mark.parametrize("config", [MIXTRAL_8X7B, QWEN3_30B_A3B], ids=["mixtral", "qwen3-moe"])
 def test_a_prefill_does_the_work_that_tokens_pick(config: dict[str, Any], sites: int) -> None:

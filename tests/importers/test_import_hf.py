@@ -69,7 +69,7 @@ REQUESTS = [
 ]  # fmt: skip
 
 
-@pytest.mark.sampled(3)
+@pytest.mark.sampled(6)
 @pytest.mark.parametrize(("config", "request_"), REQUESTS)
 def test_what_is_written_is_a_model_that_reads_well(config: dict[str, Any], request_: ImportRequest) -> None:
     text = imported(config, request_).text
@@ -85,6 +85,7 @@ def test_what_is_written_is_a_model_that_reads_well(config: dict[str, Any], requ
         assert derive_step(graph, StepRequest("tokens", 1)).positions == "positions"
 
 
+@pytest.mark.sampled(2)
 @pytest.mark.parametrize(("config", "request_"), REQUESTS)
 def test_files_with_exactly_its_weights_satisfy_an_import(config: dict[str, Any], request_: ImportRequest) -> None:
     text = imported(config, request_).text
@@ -244,6 +245,7 @@ def _names(config: dict[str, Any]) -> frozenset[str]:
     return frozenset(tensor.stored for tensor in graph.tensors if tensor.stored is not None)
 
 
+@pytest.mark.sampled(2)
 @pytest.mark.parametrize(
     ("config", "windows"),
     [

@@ -56,7 +56,7 @@ def test_a_definition_means_what_numpy_says(name: str) -> None:
     require_close(interpret(graph, arrays)["y"], name, arrays, "f64")
 
 
-@pytest.mark.sampled(3)
+@pytest.mark.sampled(6)
 @pytest.mark.parametrize(("name", "sites"), one_in(3, CASES, [1, 2, 3, 5, 8]))
 def test_plans_compute_it_on_several_sites(name: str, sites: int) -> None:
     for dtype in ("f32", "f16"):

@@ -45,7 +45,7 @@ def agrees(graph, sites):
 # ---- brute force ----
 
 
-@pytest.mark.sampled(2)
+@pytest.mark.sampled(6)
 @pytest.mark.parametrize("tree", [True, False], ids=["tree", "dag"])
 @pytest.mark.parametrize("seed", first(40, range(60)))
 def test_equals_brute_force(seed, tree):
@@ -340,6 +340,7 @@ for seed in range(12):
 """
 
 
+@pytest.mark.slow
 def test_the_hash_seed_changes_nothing():
     texts = set()
     for seed in ("0", "1", "4242"):

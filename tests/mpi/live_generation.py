@@ -57,7 +57,7 @@ def expected(plans):
     return document["sequences"]
 
 
-@pytest.mark.parametrize("count", [1, 2, 4, 8])
+@pytest.mark.parametrize("count", [2, 4, *(pytest.param(count, marks=pytest.mark.slow) for count in (1, 8))])
 def test_tokens_are_those_of_one_process(plans, expected, count, tmp_path, monkeypatch):
     monkeypatch.setenv("TMPDIR", str(tmp_path))
     before = list_left()
@@ -71,7 +71,7 @@ def test_tokens_are_those_of_one_process(plans, expected, count, tmp_path, monke
     assert list(tmp_path.iterdir()) == []
 
 
-@pytest.mark.parametrize("count", [1, 2, 4, 8])
+@pytest.mark.parametrize("count", [8, *(pytest.param(count, marks=pytest.mark.slow) for count in (1, 2, 4))])
 def test_logits_have_the_bits_of_one_process(plans, count, tmp_path):
     words = [sys.executable, "-m", "tests.mpi.decode_logits", str(plans)]
     run([*words, str(tmp_path / "one.npy"), str(SITES), str(STEPS)])
@@ -114,8 +114,17 @@ VICTIMS = {
 }
 
 
-@pytest.mark.parametrize("victim", VICTIMS)
-@pytest.mark.parametrize("delay", [0.0, pytest.param(0.7, marks=pytest.mark.slow), 3.0])
+QUICK = {"rank": 3.0, "launcher": 0.0, "proxy": 3.0, "command": 0.0}
+
+
+@pytest.mark.parametrize(
+    ("victim", "delay"),
+    [
+        pytest.param(victim, delay, marks=() if QUICK[victim] == delay else pytest.mark.slow)
+        for victim in VICTIMS
+        for delay in (0.0, 0.7, 3.0)
+    ],
+)
 def test_nothing_is_left_of_processes_that_are_killed(plans, victim, delay, tmp_path, monkeypatch):
     """A rank, one of MPICH's own processes, or the command: while ranks start, and while they make text."""
     monkeypatch.setenv("TMPDIR", str(tmp_path))

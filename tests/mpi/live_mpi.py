@@ -43,7 +43,7 @@ def mpi():
     require_mpi()
 
 
-QUICK = ("bert", "chain_a", "llama", "llama_decode", "moe")
+QUICK = ("bert", "llama", "moe")
 
 
 @pytest.mark.parametrize(
@@ -138,18 +138,19 @@ def test_what_is_wrong_on_one_rank_is_said_once(ffn, tmp_path):
 
 
 ENDINGS = {
-    "stopped": (signal.SIGSTOP, 3),
-    "killed": (signal.SIGKILL, 10),
-    **{f"killed again, {part} of 4": (signal.SIGKILL, 10) for part in (1, 2, 3, 4)},
+    "stopped": (signal.SIGSTOP, 1),
+    "killed": (signal.SIGKILL, 4),
+    "stopped again": (signal.SIGSTOP, 3),
+    **{f"killed again, {part} of 5": (signal.SIGKILL, 10) for part in (1, 2, 3, 4, 5)},
 }
-"""What happens to a rank, and how often: it is killed at 50 moments in all."""
+"""What happens to a rank, and how often: the slow ones kill it at 50 moments in all."""
 
 
 @pytest.mark.parametrize(
     "ending", [pytest.param(name, marks=pytest.mark.slow if "again" in name else ()) for name in ENDINGS]
 )
 def test_when_one_rank_ends_all_end(ffn, ending, tmp_path, monkeypatch):
-    """At seeded moments: of ten, five while the ranks start, connect and load, and five while they run. `pytest -rP`
+    """At seeded moments: half of them while the ranks start, connect and load, and half while they run. `pytest -rP`
     prints how long that took."""
     monkeypatch.setenv("TMPDIR", str(tmp_path))
     number, moments = ENDINGS[ending]
@@ -190,12 +191,12 @@ HURRIED = (
 )
 
 
-@pytest.mark.parametrize("part", [0, *(pytest.param(part, marks=pytest.mark.slow) for part in (1, 2))])
-def test_a_rank_that_is_stopped_before_all_are_connected_is_named(ffn, part, tmp_path, monkeypatch):
+@pytest.mark.parametrize("moments", [2, pytest.param(15, marks=pytest.mark.slow)])
+def test_a_rank_that_is_stopped_before_all_are_connected_is_named(ffn, moments, tmp_path, monkeypatch):
     """At seeded moments while ranks start and connect; where all are connected by then, they notice by themselves."""
     monkeypatch.setenv("TMPDIR", str(tmp_path))
-    rng, before, early = random.Random(part), list_left(), 0
-    for moment in range(5):
+    rng, before, early = random.Random(moments), list_left(), 0
+    for moment in range(moments):
         words = [sys.executable, "-c", HURRIED, *map(str, ("run", ffn, *LOADS, "--repeat", 10**6, "--ranks", 4))]
         process = subprocess.Popen(words, stdout=subprocess.PIPE, stderr=subprocess.PIPE, cwd=ROOT)
         limit = time.monotonic() + 60
@@ -213,7 +214,7 @@ def test_a_rank_that_is_stopped_before_all_are_connected_is_named(ffn, part, tmp
         assert list(tmp_path.iterdir()) == []
         assert list_left() <= before
     assert early
-    print(f"{early} of 5 were stopped before all were connected")
+    print(f"{early} of {moments} were stopped before all were connected")
 
 
 def test_an_interrupt_ends_all(ffn, tmp_path, monkeypatch):

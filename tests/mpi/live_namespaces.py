@@ -16,7 +16,11 @@ from tests.testbed.network import Unsupported
 from tests.testbed.star import star
 
 LOADS = ("--inputs", "rand:3", "--weights", "rand:1")
-MODELS = ("bert", "chain_a", "ffn", "llama", "llama_decode", "moe")
+MODELS = (
+    "chain_a",
+    "llama_decode",
+    *(pytest.param(name, marks=pytest.mark.slow) for name in ("bert", "ffn", "llama", "moe")),
+)
 
 
 @pytest.fixture(scope="module", autouse=True)

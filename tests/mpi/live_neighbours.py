@@ -44,7 +44,8 @@ def mpi():
     require_mpi()
 
 
-def test_a_program_beside_ours_keeps_its_memory(tmp_path):
+@pytest.mark.parametrize("delays", [(0.0, 2.0), pytest.param((0.3, 0.6, 3.0), marks=pytest.mark.slow)])
+def test_a_program_beside_ours_keeps_its_memory(delays, tmp_path):
     """Ours end by themselves, and are killed while they connect, and while they run; its segment has its name all the
     time, and another one can be opened by this name."""
     ffn = compile_small("ffn", tmp_path)
@@ -56,7 +57,7 @@ def test_a_program_beside_ours_keeps_its_memory(tmp_path):
         (segment,) = set(re.findall(r"/dev/shm/mpich_shm_\w+$", maps, re.MULTILINE))
         run(command("run", ffn, *LOADS, "--ranks", 2))
         assert Path(segment).exists()
-        for delay in (0.0, 0.3, 0.6, 3.0):
+        for delay in delays:
             words = command("run", ffn, *LOADS, "--repeat", 10**6, "--ranks", 4)
             process = subprocess.Popen(words, stdout=subprocess.PIPE, stderr=subprocess.PIPE, cwd=ROOT)
             while len(ranks := ranks_of(ffn)) < 4:

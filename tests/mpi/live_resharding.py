@@ -47,8 +47,15 @@ def read_files(folder):
                 yield file, name.removesuffix(ends[0] if ends else ""), tuple(slices), opened.get_slice(name)[:]
 
 
-@pytest.mark.parametrize("name", ["ffn", "llama_decode"])
-@pytest.mark.parametrize(("before", "after"), [(4, 6), (5, 4)])
+@pytest.mark.parametrize(
+    ("name", "before", "after"),
+    [
+        ("ffn", 4, 6),
+        ("llama_decode", 5, 4),
+        pytest.param("ffn", 5, 4, marks=pytest.mark.slow),
+        pytest.param("llama_decode", 4, 6, marks=pytest.mark.slow),
+    ],
+)
 def test_every_rank_reads_its_shards_and_writes_those_of_the_other_plan(name, before, after, tmp_path):
     (first, _), (second, bundle) = compile_plan(tmp_path, name, before), compile_plan(tmp_path, name, after)
     move, stay = tmp_path / "move.bin", tmp_path / "stay.bin"

@@ -51,7 +51,9 @@ def read_results(target, words):
     return {name: array.tobytes() for name, array in np.load(target).items()}
 
 
-@pytest.mark.parametrize(("sites", "stages", "microbatches"), [(2, 2, 4), (4, 4, 4)])
+@pytest.mark.parametrize(
+    ("sites", "stages", "microbatches"), [(4, 4, 4), pytest.param(2, 2, 4, marks=pytest.mark.slow)]
+)
 def test_stages_have_the_bits_of_the_plan_without_them(sites, stages, microbatches, tmp_path):
     """Of the same micro-batches on one site, in one process."""
     plan = compile_llama(tmp_path / "stages.bin", sites, *shape(stages, microbatches))
@@ -76,7 +78,7 @@ def four_stages(tmp_path_factory):
     return compile_llama(tmp_path_factory.mktemp("stages") / "plan.bin", 4, *shape(4, 4))
 
 
-@pytest.mark.parametrize("victim", range(4))
+@pytest.mark.parametrize("victim", [0, 3, *(pytest.param(rank, marks=pytest.mark.slow) for rank in (1, 2))])
 def test_whichever_rank_is_killed_all_end(four_stages, victim, tmp_path, monkeypatch):
     """At a seeded moment while the stages run."""
     monkeypatch.setenv("TMPDIR", str(tmp_path))

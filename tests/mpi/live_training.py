@@ -14,7 +14,13 @@ def mpi():
     require_mpi()
 
 
-@pytest.mark.parametrize("options", [(), ("--precision", "bf16", "--accumulate", "--recompute", "blocks")])
+@pytest.mark.parametrize(
+    "options",
+    [
+        ("--precision", "bf16", "--accumulate", "--recompute", "blocks"),
+        pytest.param((), marks=pytest.mark.slow),
+    ],
+)
 def test_ranks_train_to_the_bits_of_one_process(options, tmp_path):
     """Losses and the last checkpoint, also where the run is interrupted and goes on."""
     model, plan, tokens = tmp_path / "m.ein", tmp_path / "step.bin", tmp_path / "tokens.npy"

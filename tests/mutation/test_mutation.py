@@ -30,7 +30,7 @@ SMALL = (
 
 
 @pytest.mark.parametrize(
-    ("count", "cases"), [(200, SMALL), pytest.param(100_000, tuple(CASES), marks=pytest.mark.slow)]
+    ("count", "cases"), [(100, SMALL), pytest.param(100_000, tuple(CASES), marks=pytest.mark.slow)]
 )
 def test_changed_plans_are_refused_or_mean_the_same(count: int, cases: tuple[str, ...]) -> None:
     counts = run_campaign(count, 0, cases)

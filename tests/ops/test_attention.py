@@ -36,7 +36,7 @@ def test_reference_is_attention(name: str) -> None:
         assert difference(got, want.astype(desc.dtype.numpy()), desc.dtype) is None
 
 
-@pytest.mark.sampled(2)
+@pytest.mark.sampled(4)
 @pytest.mark.parametrize("name", CASES)
 def test_every_factorization_implements_it(name: str) -> None:
     operator = CASES[name]
@@ -59,7 +59,7 @@ def test_other_types_too(name: str) -> None:
         assert fault(operator, operator.build_spec(intervals), arrays, expected) is None, intervals
 
 
-@pytest.mark.sampled(4)
+@pytest.mark.sampled(8)
 @pytest.mark.parametrize("name", [*CASES, *DTYPES])
 def test_the_kernel_implements_it(name: str) -> None:
     operator = {**CASES, **DTYPES}[name]
@@ -314,10 +314,9 @@ def test_pairs_of_any_blocks() -> None:
             assert packing.pairs((a, b), (c, d)) == matrix[a:b, c:d].sum()
 
 
-@pytest.mark.parametrize("name", [*CASES, *DTYPES])
-def test_restored_from_its_attributes(name: str) -> None:
-    operator = {**CASES, **DTYPES}[name]
-    assert registry.restore("attention", operator.inputs, dict(operator.attributes)) == operator
+def test_restored_from_its_attributes() -> None:
+    for name, operator in {**CASES, **DTYPES}.items():
+        assert registry.restore("attention", operator.inputs, dict(operator.attributes)) == operator, name
 
 
 def test_outputs_and_defaults() -> None:

@@ -39,7 +39,7 @@ def check(name: str, sites: Sequence[int]) -> None:
 SCALAR = {f"{dtype}-{name}" for dtype in COMPUTED_TYPES for name in unary_and_binary(dtype)}
 
 
-@pytest.mark.sampled(2)
+@pytest.mark.sampled(4)
 @pytest.mark.parametrize("name", CASES)
 def test_kernels_implement_every_operator(name: str) -> None:
     """How an operator is cut depends neither on the type of its elements nor on its scalar function."""

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Iterator
 
 import numpy as np
 import pytest
@@ -12,11 +13,13 @@ from einc.core.intervals import enumerate_factorizations
 from einc.core.tensor import DType, TensorDesc
 from einc.errors import OperatorError
 from einc.ops import registry
+from einc.ops.base import Operator
 from einc.ops.reshape import Reshape
+from tests.support import aggregate_cases, index_cases, recurrence_cases
 from tests.support.definition_oracle import random_array
 from tests.support.operator_cases import all_cases
 from tests.support.paced import within
-from tests.support.transformer_cases import desc
+from tests.support.transformer_cases import all_transformer_cases, desc
 
 F32, I32, BOOL = DType.F32, DType.I32, DType.BOOL
 
@@ -25,14 +28,22 @@ X = desc("t d", 6, 8)
 CASES = all_cases()
 
 
-@pytest.mark.parametrize("name", CASES)
-def test_restored_operators_equal_the_originals(name: str) -> None:
-    operator = CASES[name]
-    restored = registry.restore(operator.family, operator.inputs, dict(operator.attributes))
-    assert restored == operator
-    assert hash(restored) == hash(operator)
-    assert restored.kernel == operator.kernel
-    assert operator.title
+def list_operators() -> Iterator[Operator]:
+    """All that the tests of meanings use."""
+    yield from CASES.values()
+    yield from (case.operator for case in all_transformer_cases().values())
+    cases = (index_cases.CASES, recurrence_cases.CASES, aggregate_cases.CASES)
+    for case in (case for table in cases for case in table.values()):
+        yield from (case.operator(dtype) for dtype in case.dtypes)
+
+
+def test_restored_operators_equal_the_originals() -> None:
+    for operator in list_operators():
+        restored = registry.restore(operator.family, operator.inputs, dict(operator.attributes))
+        assert restored == operator
+        assert hash(restored) == hash(operator)
+        assert restored.kernel == operator.kernel
+        assert operator.title
 
 
 def test_aliases_make_the_same_operator() -> None:

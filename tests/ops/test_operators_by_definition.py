@@ -39,7 +39,7 @@ def check(name: str, numbers: Iterable[int]) -> None:
 SCALAR = {f"{dtype}-{name}" for dtype in COMPUTED_TYPES for name in unary_and_binary(dtype)}
 
 
-@pytest.mark.sampled(3)
+@pytest.mark.sampled(6)
 @pytest.mark.parametrize("name", CASES)
 def test_every_factorization_implements_the_operator(name: str) -> None:
     """How an operator is cut depends neither on the type of its elements nor on its scalar function."""
@@ -52,7 +52,7 @@ def test_many_sites_too(name: str) -> None:
     check(name, (*FEW, *REST, *((9, 12, 16, 24, 31, 36, 72) if name.startswith("f32") else ())))
 
 
-@pytest.mark.sampled(3)
+@pytest.mark.sampled(6)
 @pytest.mark.parametrize("name", [name for name in CASES if name.startswith(("f32", "bool"))])
 def test_one_bound_moved_by_one_is_noticed(name: str) -> None:
     operator = CASES[name]

@@ -9,7 +9,6 @@ import numpy as np
 import pytest
 
 from einc.core.spec import FunctionSpec
-from einc.ops import registry
 from einc.ops.base import Operator
 from einc.ops.reproducible import ReproducibleOperator
 from einc_runtime.errors import PlanFault
@@ -120,15 +119,6 @@ def test_one_bound_moved_by_one_is_noticed(name: str) -> None:
         except PlanFault:
             continue
         assert found is not None, wrong.functions[-1]
-
-
-@pytest.mark.parametrize("name", NAMES)
-def test_restored_operators_equal_the_originals(name: str) -> None:
-    operator = find(name)[0]
-    restored = registry.restore(operator.family, operator.inputs, dict(operator.attributes))
-    assert restored == operator
-    assert hash(restored) == hash(operator)
-    assert restored.kernel == operator.kernel
 
 
 def test_costs_are_those_of_the_equations() -> None:

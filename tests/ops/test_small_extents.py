@@ -169,6 +169,7 @@ def check(operator: Operator, arrays: list[Array], sites: int) -> None:
         assert fault(operator, spec, arrays, expected, run_kernel) is None, (operator, intervals)
 
 
+@pytest.mark.sampled(2)
 @pytest.mark.parametrize("family", FAMILIES)
 @given(data=st.data(), sites=st.integers(1, 20), seed=st.integers(0, 99))
 @examples(60)

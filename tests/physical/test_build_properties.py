@@ -72,6 +72,7 @@ def flexible_case(seed: int) -> DeviceProgram:
     return program
 
 
+@pytest.mark.sampled(2)
 @pytest.mark.parametrize("block", range(3))
 def test_blocks_may_be_computed_by_several_sites_and_sites_be_idle(block: int) -> None:
     made = [flexible_case(seed) for seed in range(block * 10, block * 10 + 10)]
@@ -87,6 +88,7 @@ def test_many_plans_with_replicas_compute_their_reference(block: int) -> None:
         flexible_case(seed)
 
 
+@pytest.mark.sampled(2)
 @pytest.mark.parametrize("block", range(8))
 def test_random_graphs_compute_their_reference(block: int) -> None:
     kinds = {kind_of(task) for seed in range(block * 10, block * 10 + 10) for task in check_case(seed).tasks}
@@ -113,6 +115,7 @@ def wild_case(seed: int) -> DeviceProgram:
     return program
 
 
+@pytest.mark.sampled(2)
 @pytest.mark.parametrize("block", range(4))
 def test_any_valid_exchange_program_can_be_lowered(block: int) -> None:
     for seed in range(block * 10, block * 10 + 10):

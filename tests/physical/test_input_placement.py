@@ -175,6 +175,7 @@ def compiled(text: str, sites: int, **options: object) -> Bundle:
     return decode(encode(compile_model(text, "m.ein", chosen).bundle))
 
 
+@pytest.mark.sampled(3)
 @pytest.mark.parametrize(
     ("sites", "schedule"),
     [(1, "naive"), (3, "naive"), (5, "synthesized"), pytest.param(8, "naive", marks=pytest.mark.slow)],

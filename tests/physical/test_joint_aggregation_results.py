@@ -62,6 +62,7 @@ def run_everywhere(program: DeviceProgram, machine: Machine, seed: int) -> None:
         assert_equal(session.offload(name), arrays[name], name)
 
 
+@pytest.mark.sampled(2)
 @pytest.mark.usefixtures("toy_kernels")
 @pytest.mark.parametrize(("kind", "sites"), one_in(2, SIGNATURES, range(1, 9)))
 def test_tuples_are_aggregated_whatever_is_read_of_them(kind: str, sites: int) -> None:
@@ -75,6 +76,7 @@ def test_tuples_are_aggregated_whatever_is_read_of_them(kind: str, sites: int) -
     assert aggregated > 0 or sites == 1
 
 
+@pytest.mark.sampled(3)
 @pytest.mark.usefixtures("toy_kernels")
 @pytest.mark.parametrize("kind", SIGNATURES)
 def test_any_valid_exchange_program_moves_tuples(kind: str) -> None:

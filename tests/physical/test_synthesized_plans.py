@@ -70,6 +70,7 @@ def checked(program: DeviceProgram, machine: Machine) -> DeviceProgram:
     return program
 
 
+@pytest.mark.sampled(2)
 @pytest.mark.parametrize("seed", range(6))
 def test_random_graphs_compute_their_reference(seed: int) -> None:
     rng = random.Random(seed)
@@ -100,6 +101,7 @@ def test_tuples_move_in_pieces(kind: str) -> None:
     assert cut or kind == "top"  # whose tuples need most dimensions whole
 
 
+@pytest.mark.sampled(2)
 @pytest.mark.parametrize(
     ("model", "machine", "devices", "settings"),
     [

@@ -91,7 +91,7 @@ def as_measured(rows: list[list[float]], kind: str) -> Measured:
     return Measured(dict(zip(sizes, columns, strict=True)), us, {}, sizes)
 
 
-@pytest.mark.sampled(3)
+@pytest.mark.sampled(9)
 @pytest.mark.parametrize("kind", LEFT_OUT)
 @pytest.mark.parametrize("name", MEASURED)
 def test_a_gpu_that_was_left_out_is_predicted_from_its_data_sheet(name: str, kind: str) -> None:

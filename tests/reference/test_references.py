@@ -23,7 +23,7 @@ def expected(name: str) -> dict[str, Array]:
         return dict(archive)
 
 
-@pytest.mark.sampled(4)
+@pytest.mark.sampled(8)
 @pytest.mark.parametrize("name", SITES)
 def test_logits_are_those_of_transformers(name: str, tmp_path: Path) -> None:
     reference = expected(name)
@@ -32,7 +32,7 @@ def test_logits_are_those_of_transformers(name: str, tmp_path: Path) -> None:
         assert np.abs(found - reference["logits"]).max() < 1e-4
 
 
-@pytest.mark.sampled(4)
+@pytest.mark.sampled(8)
 @pytest.mark.parametrize("name", SITES)
 def test_prefill_and_decode_steps_find_the_tokens_that_transformers_finds(name: str, tmp_path: Path) -> None:
     tokens = expected(name)["tokens"].tolist()

@@ -24,6 +24,7 @@ output y = matmul(h, w) + v
 """
 
 
+@pytest.mark.sampled(2)
 @pytest.mark.parametrize("sites", [1, 2, 3, 5, 8])
 def test_copies_and_bytes_are_those_of_the_buffers(sites: int) -> None:
     bundle = compile_model(MODEL, "m.ein", CompileOptions(machine="host", devices=sites)).bundle

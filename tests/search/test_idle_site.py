@@ -39,6 +39,7 @@ def make_five_slow(*arguments: Any, **options: Any) -> SelectedPlan:
     return selected
 
 
+@pytest.mark.sampled(2)
 @pytest.mark.parametrize(("schedule", "placement"), [("naive", "once"), ("synthesized", "replicated")])
 def test_a_plan_with_an_idle_site_is_one_for_all_sites(
     monkeypatch: pytest.MonkeyPatch, schedule: str, placement: str

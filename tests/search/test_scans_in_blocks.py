@@ -37,7 +37,7 @@ def compare(case: str, results: Mapping[str, Array], arrays: Mapping[str, Array]
         np.testing.assert_allclose(results[name], expected, rtol=2e-5, atol=2e-5, err_msg=name)
 
 
-QUICK = {("linear", 1), ("linear", 8), ("selective", 2), ("gated", 3), ("running", 5)}
+QUICK = {("linear", 1), ("selective", 2), ("gated", 3)}
 ALL = [(case, blocks) for case in SCANS for blocks in (1, 2, 3, 5, 8)]
 
 

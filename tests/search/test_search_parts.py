@@ -160,6 +160,7 @@ def test_layers_that_were_left_out_take_what_the_whole_takes(model: str, sites: 
         assert estimate == pytest.approx(expected.predicted_ms, rel=0.01)
 
 
+@pytest.mark.sampled(2)
 @pytest.mark.parametrize("naive", [True, False])
 def test_the_whole_has_the_cuts_of_the_folded_graph_where_candidates_were_left_out(
     naive: bool, monkeypatch: pytest.MonkeyPatch
@@ -238,6 +239,7 @@ def test_records_that_plans_share_are_those_of_each_by_itself() -> None:
     assert len(seen) > 2 * len(graph.nodes)
 
 
+@pytest.mark.sampled(2)
 @pytest.mark.parametrize("naive", [True, False])
 def test_the_chosen_contender_is_the_fastest_of_those_completed(naive: bool) -> None:
     graph, machine = draw_graph(305), load_machine("dgx-v100")

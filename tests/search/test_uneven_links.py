@@ -160,6 +160,7 @@ def test_no_drawn_plan_is_faster(name: str, sites: int, draws: int) -> None:
 SLOW = pytest.mark.slow
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("machine", "sites"),
     [("dgx-a100", 2), *(pytest.param(one, 3, marks=SLOW) for one in ("dgx-a100", "dgx-h100", "dgx-v100"))],

@@ -19,7 +19,6 @@ from einc_runtime.plan.proof import prove
 from tests.support.gradient_cases import STEPPED, GradientCase, list_library_cases, list_operator_cases
 from tests.support.graph_interpreter import interpret
 
-CASES = dict(itertools.chain(list_operator_cases(), list_library_cases()))
 MODEL = """
 model small
 dim tokens = 6
@@ -35,24 +34,31 @@ output loss = sum(y * y, "heads", "tokens", "d")
 """
 
 
-@pytest.mark.parametrize("name", sorted(CASES.keys() - {"recurrence largest"}))
-def test_slopes(name: str) -> None:
-    check(CASES[name])
+@pytest.fixture(scope="module")
+def cases() -> dict[str, GradientCase]:
+    """Every operator and definition; made once, as that takes seconds."""
+    return dict(itertools.chain(list_operator_cases(), list_library_cases()))
 
 
-def test_extremes_within_a_recurrence_are_refused() -> None:
+@pytest.mark.parametrize("part", range(4))
+def test_slopes(cases: dict[str, GradientCase], part: int) -> None:
+    for name in sorted(cases.keys() - {"recurrence largest"})[part::4]:
+        check(name, cases[name])
+
+
+def test_extremes_within_a_recurrence_are_refused(cases: dict[str, GradientCase]) -> None:
     with pytest.raises(ModelError, match="aggregates by max at each step"):
-        check(CASES["recurrence largest"])
+        check("recurrence largest", cases["recurrence largest"])
 
 
-def check(case: GradientCase) -> None:
+def check(title: str, case: GradientCase) -> None:
     names = case.differentiable
     results = interpret(fuse(derive_gradients(case.graph, "loss", names)), case.arrays)
     rng = np.random.default_rng(5)
     for name in names:
         direction = rng.standard_normal(case.arrays[name].shape)
         slope = float((results[f"{name}.gradient"] * direction).sum())
-        assert slope == pytest.approx(case.slope(name, direction), rel=1e-6, abs=1e-6), name
+        assert slope == pytest.approx(case.slope(name, direction), rel=1e-6, abs=1e-6), (title, name)
 
 
 def test_what_has_no_gradient() -> None:

@@ -14,7 +14,7 @@ from einc.frontend import build
 from einc.graph.fuse import fuse
 from einc.graph.graph import Graph, verify_graph
 from einc.options import CompileOptions
-from einc.search import recomputing
+from einc.search import fastest, recomputing
 from einc.search.layered_steps import LayeredStep
 from einc.target import select_target
 from einc.training.recomputation import ForwardPart, count_again, read_level, recompute, restore_recomputed
@@ -49,6 +49,11 @@ output loss = mean(e * e, "n", "w")
 @pytest.fixture(scope="module")
 def step() -> Graph:
     return derive_training_step(build(TEXT, "m.ein"), "loss", "adamw", None, StepOptions(1.0))
+
+
+@pytest.fixture
+def less_effort(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(fastest, "MAX_SEARCH_EFFORT", 300)
 
 
 def draw(graph: Graph) -> dict[str, np.ndarray]:
@@ -99,6 +104,7 @@ def compile_step(**options: Any) -> Compiled:
     return compile_model(TEXT, "m.ein", chosen)
 
 
+@pytest.mark.usefixtures("less_effort")
 def test_as_little_as_fits_is_computed_again() -> None:
     compiled = [compile_step(recompute=level) for level in ("none", "blocks")]
     kept, most = (step.program for step in compiled)
@@ -125,6 +131,7 @@ def test_levels_are_read() -> None:
         es.compile(TEXT, "host", 1, recompute="cheap")
 
 
+@pytest.mark.usefixtures("less_effort")
 def test_steps_of_many_layers_are_cut_as_those_of_a_few(monkeypatch: pytest.MonkeyPatch) -> None:
     """The layers in the middle have the cuts of the middle one of a step of three, and the step computes the same."""
     monkeypatch.setattr(recomputing, "MIN_LAYERED", 100)

@@ -51,6 +51,7 @@ def test_replayed_collectives_take_what_their_form_says(collective: str, gpus: i
         assert replay(model, collective, size, gpus) == pytest.approx(model.time_us(collective, size, gpus), rel=1e-3)
 
 
+@pytest.mark.sampled(2)
 @pytest.mark.parametrize("system", SYSTEMS)
 def test_replayed_collectives_take_what_was_measured(system: str) -> None:
     model = read_parameters()[0][system]

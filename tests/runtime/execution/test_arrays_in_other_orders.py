@@ -44,6 +44,7 @@ def on_cpu(bundle, arrays):
     return results(Session(bundle, executor=CpuExecutor(bundle, 3, poison=True)), arrays)
 
 
+@pytest.mark.sampled(2)
 @pytest.mark.parametrize("small", [0, 1 << 62], ids=["llvm", "numpy"])
 @pytest.mark.parametrize(
     ("sites", "seeds"), [(1, (0,)), (3, (0, 1)), pytest.param(8, range(4), marks=pytest.mark.slow)]

@@ -17,6 +17,7 @@ def test_ffn(dtype, sites):
     close(y, np.maximum(a["x"] @ a["w1"], 0) @ a["w2"], dtype)
 
 
+@pytest.mark.sampled(2)
 @pytest.mark.parametrize(
     ("name", "sites"), one_in(4, ["chain_a", "chain_b", "chain_c", "chain_d", "chain_e"], [2, 3, 5, 7, 8])
 )

@@ -103,6 +103,7 @@ def model(sites):
     return compiled(MODEL, sites, "f32")
 
 
+@pytest.mark.sampled(2)
 @pytest.mark.parametrize(
     ("sites", "make", "layout", "kernels"), one_in(2, [1, 2, 4], [block, model], LAYOUTS, [Beside, All])
 )

@@ -123,6 +123,7 @@ output y
 """
 
 
+@pytest.mark.sampled(2)
 @pytest.mark.parametrize("name", ["turned", pytest.param("chain_a", marks=pytest.mark.slow)])
 @pytest.mark.parametrize(("kind", "reachable"), one_in(3, ["once", "lost", "memory"], [True, False]))
 def test_a_failure_of_any_call_is_one_error_and_leaves_nothing(kind, reachable, name):

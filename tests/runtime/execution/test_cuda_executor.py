@@ -30,6 +30,7 @@ def arrays_of(bundle, seed=0, **given):
     return {t.name: make_random_array(t, seed) for t in bundle.tensors if t.kind != "value"} | given
 
 
+@pytest.mark.sampled(2)
 @pytest.mark.parametrize(("sites", "make", "layout"), one_in(2, [1, 2, 4, 8], [ffn, block], LAYOUTS))
 def test_compiled_plans_in_many_orders(make, sites, layout):
     bundle = make(sites)

@@ -70,7 +70,7 @@ STAGES = {
 }
 
 
-@pytest.mark.sampled(3)
+@pytest.mark.sampled(6)
 @pytest.mark.parametrize("stage", STAGES)
 @pytest.mark.parametrize("sites", [1, 4])
 def test_a_library_that_fails_is_done_without(stage, sites):

@@ -57,6 +57,7 @@ def run_and_close(arrays):
     return run
 
 
+@pytest.mark.sampled(2)
 @pytest.mark.parametrize(
     ("text", "given", "size", "options"),
     [

@@ -61,6 +61,7 @@ def bundles(dtype):
     }
 
 
+@pytest.mark.sampled(3)
 @pytest.mark.parametrize("dtype", ["f32", "bf16", "f64"])
 def test_joined_maps_have_the_bits_of_separate_ones(dtype, monkeypatch):
     plans = bundles(dtype)

@@ -261,6 +261,7 @@ def test_false_sizes_are_found(tmp_path):
             read_npz(path, {"x": tensor()})
 
 
+@pytest.mark.sampled(3)
 @pytest.mark.parametrize("kind", [zipfile.ZIP_STORED, zipfile.ZIP_DEFLATED])
 def test_archives_broken_anywhere_never_crash(tmp_path, kind):
     """Every truncation and many flipped bytes: an ArrayFault, or exactly the array."""

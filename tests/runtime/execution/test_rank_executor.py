@@ -29,6 +29,7 @@ def bits(arrays):
     return {name: array.tobytes() for name, array in arrays.items()}
 
 
+@pytest.mark.sampled(2)
 @pytest.mark.parametrize("sizes", [(2, 3), (8,)])
 @pytest.mark.parametrize("name", PLANS)
 def test_several_ranks_compute_the_bits_of_one_process(name, sizes):
@@ -51,6 +52,7 @@ def test_several_ranks_compute_the_bits_of_one_process(name, sizes):
         assert {run.worker for run in trace.runs} == set(range(size))
 
 
+@pytest.mark.sampled(2)
 @pytest.mark.parametrize(("rows", "depth", "columns"), [(520, 8, 256), (264, 500, 300)])
 def test_kernels_are_cut_as_in_one_process(rows, depth, columns, monkeypatch):
     """There, the map is a part of the contraction's tasks."""
@@ -203,6 +205,7 @@ def test_a_failure_is_reported_once_by_rank_0(monkeypatch):
     assert others == [[], []]
 
 
+@pytest.mark.sampled(2)
 @pytest.mark.parametrize("silent", [0, 2])
 def test_a_rank_that_says_nothing_is_lost(silent, monkeypatch):
     monkeypatch.setattr("einc_runtime.execution.ranks.watch.SILENCE", 0.4)

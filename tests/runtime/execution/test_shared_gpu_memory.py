@@ -66,6 +66,7 @@ def expect_last(plan: Bundle) -> np.ndarray:
     return [alone.run(inputs_of(IDS[:, k : k + 1], k))["logits"] for k in range(IDS.shape[1])][-1]
 
 
+@pytest.mark.sampled(3)
 @pytest.mark.parametrize("layout", LAYOUTS)
 @pytest.mark.parametrize("sites", [1, 3])
 def test_what_one_session_has_loaded_or_left_the_others_have(sites: int, layout: str) -> None:

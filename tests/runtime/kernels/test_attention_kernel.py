@@ -157,7 +157,7 @@ def test_every_kind_of_attention_in_every_type(name, dtype):
     check(*case(name, dtype))
 
 
-@pytest.mark.sampled(3)
+@pytest.mark.sampled(6)
 @pytest.mark.usefixtures("small_tiles")
 @pytest.mark.parametrize("dtype", [np.float32, BF16], ids=lambda d: np.dtype(d).name)
 @pytest.mark.parametrize("name", CASES)
@@ -191,6 +191,7 @@ REGISTERS = [
 """Each type and each pair of widths at least once; all pairs of them in the slow suite."""
 
 
+@pytest.mark.sampled(2)
 @pytest.mark.parametrize(("d", "dv", "dtype", "wide"), REGISTERS)
 def test_more_rows_than_registers_have_lanes(d, dv, dtype, wide, monkeypatch):
     """Register blocks that are full and that are partly filled, with 16 and with 32 registers."""

@@ -182,7 +182,7 @@ def test_many_rows_that_lie_otherwise_are_left_to_others(kind):
     check("t d, n d -> n t" if kind == "f32" else "t d, n d -> t n", {"t": 70, "d": 80, "n": 66}, (kind, kind, kind))
 
 
-@pytest.mark.sampled(3)
+@pytest.mark.sampled(6)
 @pytest.mark.parametrize(
     ("equation", "extents"), PANELS, ids=[f"{equation} {n}" for n, (equation, _) in enumerate(PANELS)]
 )
@@ -194,7 +194,7 @@ def test_rows_in_a_panel_give_the_product(equation, extents, kinds):
     check(equation, extents, kinds if matrix else (kinds[1], kinds[0], kinds[2]), scale=-0.7)
 
 
-@pytest.mark.sampled(8)
+@pytest.mark.sampled(24)
 @pytest.mark.parametrize("rows", range(5, few_rows_layout.MAX_PRODUCT_ROWS + 1))
 @pytest.mark.parametrize("kind", ["f32", "f16", "bf16"])
 def test_any_number_of_rows_of_a_panel(rows, kind):

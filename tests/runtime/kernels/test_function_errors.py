@@ -36,7 +36,7 @@ def exact_values(function: str, arrays: list[np.ndarray]) -> np.ndarray:
         return EXACT[function](*(array.astype(longer) for array in arrays))
 
 
-@pytest.mark.sampled(2)
+@pytest.mark.sampled(4)
 @pytest.mark.parametrize("dtype", ["f4", "f8"])
 @pytest.mark.parametrize("function", EXACT)
 def test_errors_are_within_the_stated_bounds(function, dtype):

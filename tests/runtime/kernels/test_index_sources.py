@@ -42,7 +42,7 @@ def run_sources(operator: Operator, function: FunctionSpec, blocks: list[Array])
     return run(sequence, arena), [arena.fetch(write) for write in writes]
 
 
-@pytest.mark.sampled(8)
+@pytest.mark.sampled(24)
 @pytest.mark.parametrize("name", NAMES)
 def test_sources_compute_what_the_kernels_of_the_cpu_do(name: str) -> None:
     dtype, _, word = name.partition("-")

@@ -42,7 +42,7 @@ def combine(values: list[np.ndarray], aggregation: str, dtype: np.dtype) -> np.n
     )
 
 
-@pytest.mark.sampled(3)
+@pytest.mark.sampled(6)
 @pytest.mark.parametrize("provider", PROVIDERS)
 @pytest.mark.parametrize("dtype", DTYPES, ids=str)
 @pytest.mark.parametrize("aggregation", COMBINE)
@@ -77,7 +77,7 @@ def test_running(provider: str, dtype: np.dtype, aggregation: str, axis: int) ->
                 )
 
 
-@pytest.mark.sampled(2)
+@pytest.mark.sampled(4)
 @pytest.mark.parametrize("provider", PROVIDERS)
 @pytest.mark.parametrize("dtype", DTYPES, ids=str)
 @pytest.mark.parametrize("aggregation", ["sum", "max", "prod"])

@@ -69,6 +69,7 @@ def run_both(name, attributes, inputs, output, in_place=False, architecture="sm_
     return writes[0], arena.fetch(into[0])
 
 
+@pytest.mark.sampled(4)
 @pytest.mark.parametrize("kind", KINDS)
 @pytest.mark.parametrize("source", ["f4", "f2", ml_dtypes.bfloat16])
 def test_values_are_rounded_to_nearest_and_saturate(kind, source):

@@ -18,7 +18,7 @@ pytestmark = pytest.mark.usefixtures("provider", "piece")
 AGGREGATIONS = {"sum": np.sum, "max": np.max, "min": np.min, "prod": np.prod}
 
 
-@pytest.mark.sampled(3)
+@pytest.mark.sampled(6)
 @pytest.mark.parametrize("dtype", ["float32", "float64", "float16", BF16, "int32", "int64"], ids=str)
 @pytest.mark.parametrize("aggregation", AGGREGATIONS)
 def test_reductions_over_every_set_of_indices(aggregation, dtype):

@@ -55,7 +55,7 @@ def run(call, reproducible=True):
     return on
 
 
-@pytest.mark.sampled(2)
+@pytest.mark.sampled(4)
 @pytest.mark.parametrize("name", [pytest.param(name, marks=[] if name in FAST else pytest.mark.slow) for name in CALLS])
 def test_parts_have_the_bits_of_the_whole_which_is_right(name):
     call = CALLS[name]

@@ -46,6 +46,7 @@ def multiply_exactly(x: Array, values: Array, scales: Array) -> Array:
     return found
 
 
+@pytest.mark.sampled(2)
 @pytest.mark.parametrize("products", ["bytes", "signed", "pairs", "words"])
 @pytest.mark.parametrize(
     ("rows", "columns", "depth", "kind"),

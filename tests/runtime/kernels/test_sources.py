@@ -238,6 +238,7 @@ def require_close(found, expected):
         assert np.abs(one[finite] - other[finite]).max(initial=0) <= tolerance * np.abs(other[finite]).max(initial=1)
 
 
+@pytest.mark.sampled(2)
 @pytest.mark.parametrize(("name", "step"), one_in(4, CASES, [1, 2]))
 def test_sources_compute_what_the_kernels_of_the_cpu_do(name, step):
     kernel, attributes, inputs, outputs, *parts = CASES[name]
@@ -288,6 +289,7 @@ def test_sources_of_joint_aggregations_compute_what_those_of_the_cpu_do(name):
     require_close([arena.fetch(array) for array in targets], expected)
 
 
+@pytest.mark.sampled(2)
 @pytest.mark.parametrize(("name", "place", "value"), [("rows", 0, 13), ("rows", 0, -1), ("rope", 1, -1),
                                                       ("experts", 2, 6), ("experts", 2, -1), ("few experts", 2, 9),
                                                       ("append", 2, 6), ("append", 2, -1)])  # fmt: skip

@@ -97,6 +97,7 @@ def taken(array, along, start, stop):
     return array[(slice(None),) * along.axis + (bounds,)], corner
 
 
+@pytest.mark.sampled(2)
 @pytest.mark.parametrize("name", INVOCATIONS)
 def test_parts_of_every_split_give_what_the_whole_does(name):
     kernel, attributes, shapes, results, count = INVOCATIONS[name]

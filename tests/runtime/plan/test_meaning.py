@@ -79,6 +79,7 @@ def uneven(extent: int, count: int, rng: random.Random) -> tuple[tuple[int, int]
     return tuple(itertools.pairwise([0, *sorted(rng.sample(range(1, extent), count - 1)), extent]))
 
 
+@pytest.mark.sampled(2)
 @pytest.mark.parametrize("name", one_in(6, ORDER))
 def test_the_operators_of_the_compiler_are_proved(name: str) -> None:
     rng = random.Random(name)

@@ -34,6 +34,7 @@ def check(name: str, **options: object) -> None:
     prove(bundle)
 
 
+@pytest.mark.sampled(2)
 @pytest.mark.parametrize(("name", "sites"), one_in(5, sorted(set(TEXTS) - LARGE), range(1, 9)))
 def test_plans_of_small_models(name: str, sites: int) -> None:
     check(name, machine="host", devices=sites, selector="random", seed=sites, schedule="naive")
