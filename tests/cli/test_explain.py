@@ -227,7 +227,16 @@ output y
     (tmp_path / "deep.ein").write_text(model)
     assert (
         einc(
-            "compile", tmp_path / "deep.ein", "-m", "dgx-a100", "--schedule", "naive", "-o", tmp_path / "deep.bin"
+            "compile",
+            tmp_path / "deep.ein",
+            "-m",
+            "dgx-a100",
+            "--selector",
+            "eindecomp",
+            "--schedule",
+            "naive",
+            "-o",
+            tmp_path / "deep.bin",
         ).code
         == 0
     )

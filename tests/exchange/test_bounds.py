@@ -20,6 +20,7 @@ from tests.support.peak_machines import load_at_peak
 from tests.support.property_examples import examples
 
 
+@pytest.mark.sampled(2)
 @pytest.mark.parametrize(
     ("name", "v100", "links", "a100", "h100"),
     [

@@ -36,7 +36,7 @@ def test_equals_the_definition(case):
     assert_equal(program, machine)
 
 
-@pytest.mark.sampled(2)
+@pytest.mark.sampled(4)
 @pytest.mark.parametrize("ideal", [True, False])
 @pytest.mark.parametrize("preset", PRESETS)
 def test_equals_the_definition_on_every_preset(preset, ideal):

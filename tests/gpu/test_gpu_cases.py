@@ -40,7 +40,7 @@ def on_fake(bundle):
     return Session(bundle, executor=executor)
 
 
-@pytest.mark.sampled(3)
+@pytest.mark.sampled(6)
 @pytest.mark.parametrize(
     ("case", "sites"),
     [

@@ -32,6 +32,7 @@ def read(text: str, dtype: str | None = "f64") -> Graph:
     return build(text, "model.ein", (), "tiny" if "preset tiny" in text else None, dtype)
 
 
+@pytest.mark.sampled(2)
 @pytest.mark.parametrize(("name", "new"), [*((name, new) for name in STEP_MODELS for new in (1, 3)),
                                            ("llama", 2), ("llama_block", 1), ("moe", 4)])  # fmt: skip
 def test_steps_compute_what_the_model_does(name: str, new: int) -> None:

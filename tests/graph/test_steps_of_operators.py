@@ -100,7 +100,7 @@ def count_steps(name: str, new: int, sequences: int = 1) -> int:
     return derived
 
 
-@pytest.mark.sampled(8)
+@pytest.mark.sampled(16)
 @pytest.mark.parametrize("name", OPERATORS)
 def test_steps_of_an_operator(name: str) -> None:
     count_steps(name, 1)

@@ -44,6 +44,7 @@ def reference(graph, sites):
     return fixed
 
 
+@pytest.mark.sampled(2)
 @pytest.mark.parametrize("seed", range(40))
 def test_equals_the_reference(seed):
     graph = random_graph(seed, 3 + seed % 4, False, square=8 if seed % 3 == 0 else None)

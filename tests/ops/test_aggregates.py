@@ -42,6 +42,7 @@ def find(name: str) -> tuple[Operator, list[Array], list[Array]]:
     )
 
 
+@pytest.mark.sampled(2)
 @pytest.mark.parametrize("name", NAMES)
 def test_results_are_what_numpy_says(name: str) -> None:
     operator, arrays, expected = find(name)
@@ -51,7 +52,7 @@ def test_results_are_what_numpy_says(name: str) -> None:
             assert difference(result, values, desc.dtype) is None
 
 
-@pytest.mark.sampled(3)
+@pytest.mark.sampled(6)
 @pytest.mark.parametrize("name", NAMES)
 def test_machine_code_computes_the_same(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
     operator, arrays, expected = find(name)

@@ -50,6 +50,7 @@ def test_every_factorization_implements_it(name: str) -> None:
             assert fault(operator, spec, arrays, expected) is None, intervals
 
 
+@pytest.mark.sampled(2)
 @pytest.mark.parametrize("name", DTYPES)
 def test_other_types_too(name: str) -> None:
     operator = DTYPES[name]

@@ -45,6 +45,7 @@ def compute(text: str, sites: int, arrays: dict[str, np.ndarray], pins: tuple[Pi
     return Session(plan).run(arrays)
 
 
+@pytest.mark.sampled(2)
 @pytest.mark.usefixtures("spectra")
 @pytest.mark.parametrize("sites", [1, 2, 3, 5, 8])
 @pytest.mark.parametrize("cut", ["rows", "n"])

@@ -29,6 +29,7 @@ def find(name: str) -> tuple[Operator, list[Array], Array]:
     return operator, arrays, np.asarray(case.meaning(*wide))
 
 
+@pytest.mark.sampled(2)
 @pytest.mark.parametrize("name", NAMES)
 def test_the_reference_is_what_numpy_says(name: str) -> None:
     operator, arrays, expected = find(name)

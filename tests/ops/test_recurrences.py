@@ -42,7 +42,7 @@ def test_the_reference_is_what_numpy_says(name: str) -> None:
         assert difference(result, known.astype(result.dtype), desc.dtype) is None
 
 
-@pytest.mark.sampled(2)
+@pytest.mark.sampled(4)
 @pytest.mark.parametrize("name", NAMES)
 def test_every_factorization_implements_the_operator(name: str) -> None:
     operator, arrays, _ = find(name)
@@ -60,6 +60,7 @@ def run_compiled(operator: Operator, function: FunctionSpec, blocks: Sequence[Ar
     return run_kernel(operator, function, blocks, repetitions=ANY_NUMBER)
 
 
+@pytest.mark.sampled(2)
 @pytest.mark.parametrize("name", [name for name in NAMES if name.startswith(("f32", "bf16", "f64"))])
 def test_reproducible_pieces_have_the_bits_of_the_whole(name: str) -> None:
     plain, arrays, _ = find(name)

@@ -85,7 +85,7 @@ def data(name: str, ties: bool) -> list[Array]:
     return [values]
 
 
-@pytest.mark.sampled(3)
+@pytest.mark.sampled(6)
 @pytest.mark.parametrize("name", CASES)
 def test_every_factorization_implements_the_operator(name: str) -> None:
     check(name, FEW if name.startswith("f32") else one_number(name))

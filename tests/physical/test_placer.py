@@ -17,6 +17,7 @@ from einc.search.orders import list_orders
 from tests.support.search_toys import draw_graph, space_of
 
 
+@pytest.mark.sampled(2)
 @pytest.mark.parametrize("input_placement", ["replicated", "once"])
 @pytest.mark.parametrize("seed", range(6))
 def test_plans_from_kept_beginnings(

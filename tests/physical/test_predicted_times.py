@@ -43,6 +43,7 @@ PREDICTED: list[tuple[str, dict[str, object]]] = [
 ]
 
 
+@pytest.mark.sampled(2)
 @pytest.mark.parametrize(("case", "machine"), one_in(4, PREDICTED, ["dgx-v100", "dgx-a100"]))
 def test_a_plan_file_predicts_what_its_device_program_does(case: tuple[str, dict[str, object]], machine: str) -> None:
     model, options = case

@@ -65,6 +65,7 @@ def refuse(preamble, best):
     raise ProgramError("out of order")
 
 
+@pytest.mark.sampled(2)
 @pytest.mark.parametrize(
     ("change", "words"),
     [

@@ -66,6 +66,7 @@ def test_plans_are_proved_by_the_runtime(sites: int) -> None:
         assert decode(encode(plan)) == plan
 
 
+@pytest.mark.slow
 def test_a_plan_for_72_sites_is_proved() -> None:
     machine = load_machine("gb200-nvl72")
     for selector in ("eindecomp", "random"):

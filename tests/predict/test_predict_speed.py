@@ -15,6 +15,7 @@ from tests.support.paced import within
 MODELS = Path(__file__).parents[2] / "models"
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("model", "machine", "most"),
     [

@@ -145,6 +145,7 @@ def test_the_largest_element_is_exact_without_zero_points() -> None:
 SLOW = [pytest.param(options, marks=pytest.mark.slow) for options in ("--bits 8", "--bits 8 --group 32 --zeros --head")]
 
 
+@pytest.mark.sampled(2)
 @pytest.mark.parametrize(
     "options",
     [

@@ -87,6 +87,7 @@ def works(plan: figures.Plan) -> list[TaskCost]:
     return found
 
 
+@pytest.mark.sampled(2)
 def test_costs(data: bytes) -> None:
     plan, document = figures.read(data), explain(decode(data))
     for operation, told in zip(plan["operations"], document["ops"], strict=True):
@@ -127,6 +128,7 @@ def test_bytes_moved_and_held(data: bytes) -> None:
         assert carried.get(resource.name, 0) == sum(w.size for w in crossing)
 
 
+@pytest.mark.sampled(2)
 @pytest.mark.parametrize("ideal", [False, True])
 def test_predicted_time_with_and_without_latencies(data: bytes, ideal: bool) -> None:
     plan, document = figures.read(data), explain(decode(data), ideal=ideal)
@@ -151,6 +153,7 @@ def test_predicted_time_with_and_without_latencies(data: bytes, ideal: bool) -> 
     assert spent + time["tail_ms"] == pytest.approx(max(ends), rel=1e-9)
 
 
+@pytest.mark.sampled(2)
 @pytest.mark.parametrize("ideal", [False, True])
 def test_times_of_exchanges_with_and_without_latencies(data: bytes, ideal: bool) -> None:
     plan, document = figures.read(data), explain(decode(data), ideal=ideal)

@@ -48,6 +48,7 @@ def document(bundle: Bundle) -> dict[str, Any]:
     return explain(bundle)
 
 
+@pytest.mark.sampled(2)
 def test_every_task_is_drawn_once(bundle: Bundle, timing: Timing, document: dict[str, Any]) -> None:
     tasks = describe_tasks(bundle, timing)
     assert tasks is not None

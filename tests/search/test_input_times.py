@@ -34,6 +34,7 @@ output y = matmul(x, w)
 """
 
 
+@pytest.mark.sampled(2)
 @pytest.mark.parametrize(("machine", "sites"), [("dgx-a100", 6), ("dgx-h100", 5), ("dgx-v100", 4)])
 def test_bringing_inputs_takes_what_whole_plans_say(machine: str, sites: int) -> None:
     """Exactly, where one input moves; where two do, the tables add what may overlap."""

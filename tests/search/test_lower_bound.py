@@ -37,6 +37,7 @@ def require_below(seed: int, most: int) -> tuple[float, float]:
     return bound, built[0].predicted_ms
 
 
+@pytest.mark.sampled(2)
 @pytest.mark.parametrize("seed", [1, 4, 9])
 def test_no_plan_takes_less(seed: int) -> None:
     bound, least = require_below(seed, BUILT)

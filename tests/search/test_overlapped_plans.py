@@ -5,6 +5,8 @@ from __future__ import annotations
 from dataclasses import replace
 from pathlib import Path
 
+import pytest
+
 from einc.compiler import compile_model
 from einc.logical.pins import parse_pin
 from einc.options import CompileOptions
@@ -15,6 +17,7 @@ CLIMBED = (
 )
 
 
+@pytest.mark.slow
 def test_no_plan_of_hill_climbing_is_faster() -> None:
     text, options = MODEL.read_text(encoding="utf-8"), CompileOptions(machine="dgx-a100", schedule="naive")
     chosen = compile_model(text, "chain_a.ein", options)

@@ -63,6 +63,7 @@ def test_any_order_on_the_cpu(name, sites, seeds, small, monkeypatch):
         agree(on_cpu(other, arrays), expected)
 
 
+@pytest.mark.sampled(2)
 @pytest.mark.parametrize("peers", [True, False], ids=["peers", "staged"])
 @pytest.mark.parametrize("name", PLANS)
 def test_any_order_on_gpus(name, peers):

@@ -39,6 +39,7 @@ def check(bundle, session, arrays):
         assert error <= TOLERANCE[tensor.dtype] * max(1, np.abs(expected[tensor.name]).max()), tensor.name
 
 
+@pytest.mark.sampled(2)
 @pytest.mark.parametrize("dtype", TOLERANCE)
 @pytest.mark.parametrize("seed", range(12))
 def test_plans_compute_what_whole_arrays_do(seed, dtype):
@@ -54,6 +55,7 @@ def test_plans_compute_what_whole_arrays_do(seed, dtype):
     check(bundle, session, changed)
 
 
+@pytest.mark.sampled(2)
 @pytest.mark.parametrize("seed", range(8))
 def test_any_order_of_ready_tasks_gives_the_same_bits(seed):
     bundle = random_plan(seed, sites=6, operations=5, reuse=True)

@@ -249,6 +249,7 @@ def test_nothing_is_collected_in_a_capture(monkeypatch):
     assert not driver.leaks()
 
 
+@pytest.mark.sampled(2)
 @pytest.mark.parametrize("layout", LAYOUTS)
 def test_values_that_no_input_may_have(layout):
     bundle = compiled(TRANSFORMER, 5, "f32")

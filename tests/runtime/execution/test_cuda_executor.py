@@ -148,6 +148,7 @@ def real_dependencies(steps, number):
     return found
 
 
+@pytest.mark.sampled(2)
 @pytest.mark.parametrize("layout", LAYOUTS)
 def test_every_task_is_captured_once_on_its_stream_with_every_dependency(layout):
     bundle = block(8)

@@ -35,6 +35,7 @@ def make_driver(request):
     return request.param
 
 
+@pytest.mark.sampled(2)
 @pytest.mark.parametrize(
     ("make", "places", "unreachable"),
     [

@@ -77,6 +77,7 @@ def model(sites):
     return compiled(MODEL, sites, "f32")
 
 
+@pytest.mark.sampled(2)
 @pytest.mark.parametrize(("sites", "make", "layout"), one_in(2, [1, 2, 4], [block, model], LAYOUTS))
 def test_plans_compute_the_same_in_many_orders(make, sites, layout):
     bundle = make(sites)

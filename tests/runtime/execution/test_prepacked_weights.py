@@ -39,6 +39,7 @@ def close(found, expected, dtype):
     assert np.abs(found.astype("f8") - expected).max() <= {"f16": 5e-3, "f32": 1e-5}[dtype] * np.abs(expected).max()
 
 
+@pytest.mark.sampled(2)
 @pytest.mark.parametrize("dtype", ["f32", "f16"])
 @pytest.mark.parametrize("sites", [1, 3])
 def test_weights_that_are_loaded_again_are_laid_out_again(sites, dtype):

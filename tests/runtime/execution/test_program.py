@@ -128,6 +128,7 @@ def test_an_interrupt_ends_all_workers_and_leaves_a_program_that_runs():
     assert len(ran) < 100
 
 
+@pytest.mark.sampled(2)
 @needs_compiler
 @pytest.mark.parametrize(("sites", "workers", "calls"), [(1, 1, False), (1, 3, False), (3, 2, True)])
 def test_a_program_gives_the_bits_of_its_tasks_one_by_one(sites, workers, calls):

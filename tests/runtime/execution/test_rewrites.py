@@ -86,14 +86,14 @@ def check(bundle, loaded, seed):
             assert same(run(loaded, any_order(after, rng)), expected)
 
 
-@pytest.mark.sampled(3)
+@pytest.mark.sampled(6)
 @pytest.mark.parametrize(("seed", "reuse"), PLANS)
 def test_rewritten_tasks_compute_the_same_in_every_order_that_their_bytes_allow(seed, reuse):
     bundle = plan_of(seed, reuse)
     check(bundle, small_integers(bundle, seed), seed)
 
 
-@pytest.mark.sampled(2)
+@pytest.mark.sampled(4)
 @pytest.mark.parametrize("start", first(10, range(0, 200, 10)))
 def test_rewritten_tasks_without_meaning_compute_the_same(start):
     for seed in range(start, start + 10):
@@ -225,6 +225,7 @@ def test_the_checks_see_what_is_wrong():
         assert all(map(same, found, [expected for _, expected in cases])) == (order == range(len(tasks)))
 
 
+@pytest.mark.sampled(2)
 @pytest.mark.parametrize("seed", range(12))
 def test_the_executor_gives_the_same_bits_in_every_order(seed, monkeypatch):
     monkeypatch.setattr(products, "MIN_LIBRARY_PRODUCTS", 0)
@@ -240,6 +241,7 @@ def test_the_executor_gives_the_same_bits_in_every_order(seed, monkeypatch):
     assert len(bits) == 1
 
 
+@pytest.mark.sampled(2)
 @pytest.mark.parametrize(("name", "sites"), [*itertools.product(["ffn", "chain_a", "llama_block"], [4, 7])])
 def test_compiled_plans_have_no_races_after_rewrites(name, sites):
     from einc.compiler import compile_model

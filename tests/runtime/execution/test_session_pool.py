@@ -52,6 +52,7 @@ def run_alone(bundle: Bundle, weights: dict, seeds: range) -> list[dict]:
     return [alone.run(split(bundle, seed)[1]) for seed in seeds]
 
 
+@pytest.mark.sampled(2)
 @pytest.mark.parametrize(("sites", "dtype"), [(1, "f32"), (3, "f16"), (1, "bf16")])
 def test_every_result_is_that_of_a_single_run(sites: int, dtype: str) -> None:
     bundle, seeds = ffn(sites, dtype), range(THREADS * ROUNDS)

@@ -20,6 +20,7 @@ def run(bundle, **given):
     return arrays, results(session, arrays)
 
 
+@pytest.mark.sampled(2)
 @pytest.mark.parametrize(("sites", "dtype"), one_in(2, [1, 3, 5, 8], TOLERANCE))
 def test_plans_agree_with_references(sites, dtype):
     from einc.plan_reading.reference import compute_outputs

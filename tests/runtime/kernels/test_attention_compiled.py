@@ -71,7 +71,7 @@ def block_of(a, lens):
     return np.einsum("hti,hij->tj", o, a["wo"]), lse
 
 
-@pytest.mark.sampled(3)
+@pytest.mark.sampled(6)
 @pytest.mark.parametrize("sites", range(1, 9))
 @pytest.mark.parametrize("heads", [(6, 3), (5, 5), (4, 1)], ids=str)
 def test_a_block_on_any_number_of_sites(sites, heads):
@@ -85,6 +85,7 @@ def test_a_block_on_any_number_of_sites(sites, heads):
     close(found["lse"], lse, "f32")
 
 
+@pytest.mark.sampled(2)
 @pytest.mark.parametrize("sites", [2, 3, 6])
 def test_a_block_whose_queries_are_cut(sites):
     """Every cut of queries that is offered, evenly and by work, with the optimizer's cuts around it."""
@@ -124,6 +125,7 @@ output o
 """
 
 
+@pytest.mark.sampled(2)
 @pytest.mark.parametrize("dtype", ["f32", "f64", "f16", "bf16"])
 @pytest.mark.parametrize("sites", range(1, 9))
 def test_decoding_over_a_cache_that_is_cut(sites, dtype):

@@ -77,7 +77,7 @@ def reference(equation, arrays):
     return np.einsum(*arguments, [number[n] for n in right.split()])
 
 
-@pytest.mark.sampled(4)
+@pytest.mark.sampled(8)
 @pytest.mark.parametrize("equation", EQUATIONS)
 @pytest.mark.parametrize("dtype", ["float32", "float64", "float16", ml_dtypes.bfloat16, "int32", "int64"], ids=str)
 @pytest.mark.parametrize("layout", ["dense", "strided"])

@@ -75,6 +75,7 @@ def make(tensors: str, equation: str, dtype: str) -> Operator:
     return build(f"model m\n{dims}{inputs}output {equation}\n", "m.ein").nodes[-1].operator
 
 
+@pytest.mark.sampled(2)
 @pytest.mark.parametrize("dtype", ["f32", "bf16"])
 @pytest.mark.parametrize("name", CASES)
 def test_pieces_are_what_the_definition_says(name: str, dtype: str, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -88,6 +88,7 @@ def test_llvm_reads_and_writes_integers(source: str, target: str) -> None:
     np.testing.assert_array_equal(result, array.astype(target))
 
 
+@pytest.mark.sampled(2)
 @needs_llvm
 @pytest.mark.parametrize("dtype", ["i4", "i8"])
 @pytest.mark.parametrize("kept", ["i j k -> i j", "i j k -> k", "i j k -> i k", "i j k -> "])

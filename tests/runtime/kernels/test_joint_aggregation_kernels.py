@@ -67,6 +67,7 @@ def averages(shape, has, count, dtype, seed=0):
     return copies
 
 
+@pytest.mark.sampled(2)
 @pytest.mark.parametrize(("shape", "has"), LAYOUTS)
 @pytest.mark.parametrize("dtype", FLOATS, ids=str)
 def test_logsumexp(shape, has, dtype):

@@ -107,6 +107,7 @@ def places(positions, count=4, kept=True, rows=20):
     return Case(arrays, parts, [True, kept, True, True])
 
 
+@pytest.mark.sampled(2)
 @pytest.mark.parametrize("positions", [[7, 0, 11, 3], [0, 5, 5, 5], [2, 6, 5, 6]])
 @pytest.mark.parametrize("kept", [True, False])
 def test_places(positions, kept):
@@ -137,6 +138,7 @@ def test_products_of_many_rows_have_no_such_kernel():
     assert build_joint_launch("products", [part, part], [True, True], "sm_90") is None
 
 
+@pytest.mark.sampled(2)
 @pytest.mark.parametrize("places", [(0, 1), (1, 0)])
 @pytest.mark.parametrize("stored", ["f8e4m3", "i8", "i4x2"])
 def test_two_products_with_stored_weights_and_the_map_of_both(stored, places):

@@ -40,7 +40,7 @@ UNARY = {
 }
 
 
-@pytest.mark.sampled(3)
+@pytest.mark.sampled(6)
 @pytest.mark.parametrize("dtype", ["float16", BF16, "float32", "float64"], ids=str)
 @pytest.mark.parametrize("function", UNARY)
 def test_unary_functions(function, dtype):
@@ -93,7 +93,7 @@ BINARY = {
 }  # fmt: skip
 
 
-@pytest.mark.sampled(3)
+@pytest.mark.sampled(6)
 @pytest.mark.parametrize("dtype", ["float32", "float64", "int32", "int64"])
 @pytest.mark.parametrize("function", BINARY)
 def test_binary_functions(function, dtype):

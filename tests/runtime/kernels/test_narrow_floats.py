@@ -126,6 +126,7 @@ def test_new_rows_of_a_cache_are_rounded(kind, in_place):
         np.testing.assert_array_equal(found.view(np.uint8), expected.view(np.uint8))
 
 
+@pytest.mark.sampled(2)
 @pytest.mark.parametrize("kind", KINDS)
 @pytest.mark.parametrize(("source", "tolerance"), [("f4", 2e-6), (ml_dtypes.bfloat16, 2e-2)])
 @pytest.mark.parametrize("architecture", ["sm_80", "sm_90"])  # the second has an instruction that widens

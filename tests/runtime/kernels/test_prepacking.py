@@ -63,7 +63,7 @@ def close(found, expected):
     assert np.abs(found.astype("f8") - expected).max() <= TOLERANCE[found.dtype.name] * np.abs(expected).max()
 
 
-@pytest.mark.sampled(2)
+@pytest.mark.sampled(4)
 @pytest.mark.parametrize("dtype", ["f4", "f8", "f2", BF16], ids=str)
 @pytest.mark.parametrize(("equation", "side"), list(itertools.product(EQUATIONS, (0, 1))))
 def test_products_with_prepacked_operands_and_without(equation, side, dtype, library):

@@ -140,6 +140,7 @@ def test_reshape_is_a_row_major_reshape():
             prepare(Invocation("reshape", attributes, [x], [target]))
 
 
+@pytest.mark.sampled(2)
 @pytest.mark.parametrize("dtype", ["float32", "float16", BF16, "float64"], ids=str)
 def test_the_largest_magnitudes_are_elements_of_their_rows(dtype):
     rng = np.random.default_rng(7)

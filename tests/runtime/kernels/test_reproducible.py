@@ -123,6 +123,7 @@ def test_constant_operands_in_a_layout_of_their_own_change_no_bit(provider):
                 assert (bits(target) == bits(plain)).all()
 
 
+@pytest.mark.sampled(2)
 @pytest.mark.parametrize("dtype", [BF16, np.dtype("f2")], ids=str)
 @pytest.mark.parametrize(("rows", "columns"), [(1, 1300), (9, 555), (90, 77)])
 def test_constant_operands_of_16_bits_are_kept_in_16_bits(rows, columns, dtype, provider):
@@ -153,6 +154,7 @@ PROGRAMS = ["t0 = gelu x0; t1 = mul t0 x1", "t0 = exp x0; t1 = add t0 x1", "t0 =
             "t0 = floor x0; t1 = round x1; t2 = erf t1; t3 = exp2 x1; t4 = mul t0 t2; t5 = add t3 t4"]  # fmt: skip
 
 
+@pytest.mark.sampled(2)
 @DTYPES
 @pytest.mark.parametrize("program", PROGRAMS)
 def test_maps_and_reductions_are_the_same_in_every_block_and_layout(program, dtype):

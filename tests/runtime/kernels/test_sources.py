@@ -256,6 +256,7 @@ def test_sources_compute_what_the_kernels_of_the_cpu_do(name, step):
     require_close([arena.fetch(array) for array in writes], expected)
 
 
+@pytest.mark.sampled(2)
 @pytest.mark.parametrize("step", [1, 2], ids=["dense", "strided"])
 @pytest.mark.parametrize(("heads", "new", "d", "places"), [(3, 1, 9, [5]), (2, 4, 40, [3, 0, 3, 3]), (1, 70, 1, None)])
 def test_sources_of_append_in_place_write_the_last_of_equal_rows(heads, new, d, places, step):

@@ -95,6 +95,7 @@ def moved(block: Block, rng: random.Random) -> Block:
     return msgspec.structs.replace(block, **{side: tuple(bounds)})
 
 
+@pytest.mark.sampled(2)
 @pytest.mark.parametrize("family", FAMILIES)
 def test_no_bound_of_a_block_can_be_moved(family: str) -> None:
     rng = random.Random(family)
