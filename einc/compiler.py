@@ -246,7 +246,7 @@ class Compiled:
         return OtherPrograms(given_exchanges, proposed)
 
     def _build(self, plan: LogicalPlan, user_programs: OtherPrograms | None = None) -> DeviceProgram:
-        from einc.physical.build import refine
+        from einc.physical.refining import refine
 
         is_built = user_programs is None and self.options.selector == FASTEST and plan is self.selected.plan
         if is_built and self.selected.program:

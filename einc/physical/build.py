@@ -10,21 +10,17 @@ import time
 from collections.abc import Callable
 from contextlib import suppress
 from dataclasses import replace
-from itertools import chain
-from typing import TYPE_CHECKING
 
 from einc.errors import CapacityError, MachineError
 from einc.logical.plan import LogicalPlan
 from einc.machines.model import Machine
 from einc.physical.beginnings import PlacedBeginnings
 from einc.physical.few_layers import FewLayers, LayersDiffer
+from einc.physical.passes import finish
 from einc.physical.placer import Placer, PlanRecords
 from einc.physical.program import DeviceProgram
 from einc.physical.schedule import NaiveScheduler, Scheduler
 from einc.physical.synthesis import SearchScope, SynthesizingScheduler
-
-if TYPE_CHECKING:
-    from einc.physical.refining import OtherPrograms
 
 
 def build(
@@ -46,11 +42,11 @@ def build(
     """
     scheduler = scheduler or NaiveScheduler(machine, plan.used_sites)
 
-    def finish(built: LogicalPlan, few: FewLayers | None) -> DeviceProgram:
+    def build_program(built: LogicalPlan, few: FewLayers | None) -> DeviceProgram:
         of_plan = records if few is None and records is not None else PlanRecords.of(built)
-        return _place(built, machine, scheduler, of_plan, beginnings).finish(check_memory, few=few)
+        return finish(_place(built, machine, scheduler, of_plan, beginnings).collect(few), check_memory=check_memory)
 
-    return finish(plan, None) if unfolded or beginnings is not None else _build_few(plan, machine, finish)
+    return build_program(plan, None) if unfolded or beginnings is not None else _build_few(plan, machine, build_program)
 
 
 def _build_few(
@@ -117,7 +113,7 @@ def _build_fastest(
     records = PlanRecords.of(plan)
 
     def build_naive() -> DeviceProgram:
-        return _place(plan, machine, scheduler.naive, records).finish(check_memory=False, few=few)
+        return finish(_place(plan, machine, scheduler.naive, records).collect(few), check_memory=False)
 
     best: DeviceProgram | None = None
     naive: DeviceProgram | None = None
@@ -133,9 +129,9 @@ def _build_fastest(
                 return naive
         expected_ms = promised_ms if naive_ms is None else naive_ms
         scheduler.restart(scope, len(plan.graph.nodes) + len(plan.graph.outputs), expected_ms or 0.0)
-        placer = _place(plan, machine, scheduler, records)
+        placed = _place(plan, machine, scheduler, records).collect(few)
         try:
-            best = placer.finish(check_memory=True, known_ms=None if scheduler.improved else naive_ms, few=few)
+            best = finish(placed, known_ms=None if scheduler.improved else naive_ms)
         except CapacityError:
             if scope is SearchScope.NOTHING:
                 raise
@@ -153,47 +149,3 @@ def _build_fastest(
 def fits(program: DeviceProgram, machine: Machine) -> bool:
     """Whether every site has enough memory."""
     return all(need <= site.memory_bytes for need, site in zip(program.memory, machine.sites, strict=False))
-
-
-def refine(
-    program: DeviceProgram,
-    machine: Machine,
-    scheduler: Scheduler,
-    user_programs: OtherPrograms,
-    records: PlanRecords | None = None,
-) -> DeviceProgram:
-    """The program with the exchanges that a person gives, and with proposals where the whole is faster with them.
-
-    `scheduler` must make the program again. Raises what `build` raises, and ProgramError for given exchanges that are
-    not valid.
-    """
-    plan = program.plan
-    from einc.physical.refining import OtherPrograms, RefiningScheduler
-
-    given_exchanges, proposed = user_programs.given_exchanges, user_programs.proposed
-    if given_exchanges is not None:
-        given_scheduler = RefiningScheduler(scheduler, OtherPrograms(given_exchanges))
-        program = build(plan, machine, given_scheduler, records, unfolded=True)
-        given_exchanges.require_used()
-    if proposed is not None:
-        proposed.restart(len(plan.graph.nodes) + len(plan.graph.outputs))
-        try:
-            faster = build(plan, machine, RefiningScheduler(scheduler, user_programs), records, unfolded=True)
-        except CapacityError as error:
-            proposed.lines.append(f"the proposals are not used, as the plan with them does not fit: {error.message}")
-            return program
-        if faster.predicted_ms < program.predicted_ms:
-            return faster
-        if _count_proposed(faster):
-            proposed.lines.append(
-                f"the proposals are not used: the plan takes {faster.predicted_ms:.4g} ms with them and"
-                f" {program.predicted_ms:.4g} ms without"
-            )
-    return program
-
-
-def _count_proposed(program: DeviceProgram) -> int:
-    """The number of exchanges whose program is from a proposer."""
-    operators = (operation.exchange for operation in program.operations)
-    outputs = (output.exchange for output in program.outputs)
-    return sum(exchange is not None and exchange.author == "proposer" for exchange in chain(operators, outputs))

@@ -23,9 +23,9 @@ from einc.graph.graph import Graph
 from einc.machines.model import Machine
 from einc.options import GivenExchange
 from einc.physical.atoms import Inflow
+from einc.physical.pieces import cut_as_asked, use_actions
 from einc.physical.preamble import build_preamble
 from einc.physical.schedule import OUTPUT, ScheduledExchange
-from einc.physical.usable import cut_as_asked, use_actions
 from einc_runtime.plan.schema import Exchange
 from einc_runtime.text import suggest_name
 

@@ -2,6 +2,9 @@
 
 An atom is a box, and its pieces are boxes as well, of about equal size; larger ones come first. Those of a tuple have a
 part of every member, so that only dimensions are cut that all members have and that no aggregation needs whole.
+
+Programs that others wrote, a person or a proposer, speak of atoms and sizes. A plan has blocks behind them: an atom can
+be cut into so many pieces only, and parts of different blocks cannot be combined, whatever their sizes.
 """
 
 from __future__ import annotations
@@ -10,7 +13,9 @@ import math
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
 
-from einc.exchange.language.program import Aggregate, Holding, Requirement
+from einc.errors import ProgramError
+from einc.exchange.language.printer import format_aggregate
+from einc.exchange.language.program import Action, Aggregate, Holding, Requirement
 from einc.physical.atoms import Inflow
 from einc.physical.preamble import Atom, Preamble
 from einc_runtime.plan.schema import Block
@@ -128,3 +133,31 @@ def _list_cuttable_dims(inflow: Inflow) -> list[int]:
         for d in range(len(inflow.grid.counts))
         if all(d in dims for dims in inflow.dims) and not (tuples and d in group.uncut)
     ]
+
+
+def cut_as_asked(inflows: Sequence[Inflow], preamble: Preamble, splits: Mapping[str, int]) -> Preamble:
+    """The preamble with its atoms cut into so many pieces. Raises ProgramError where a block has too few parts."""
+    most = count_max_pieces(inflows, preamble)
+    for atom, pieces in sorted(splits.items()):
+        if pieces > most[atom]:
+            block = preamble.atoms[atom].block
+            raise ProgramError(
+                f"it cuts {atom} into {pieces} pieces, and its block {block} can be cut into {most[atom]}"
+            )
+    return split_atoms(inflows, preamble, splits)
+
+
+def use_actions(preamble: Preamble, actions: tuple[Action, ...]) -> Preamble:
+    """The preamble with this body. Raises ProgramError where an action combines atoms of different blocks."""
+    seen: set[tuple[str, ...]] = set()
+    for action in actions:
+        for used in (action, *action.after):
+            if used.aggregate in seen:
+                continue
+            seen.add(used.aggregate)
+            atom = preamble.atoms.get(used.aggregate[0])  # an action with an unknown atom is never enabled
+            if atom is not None and not set(used.aggregate) <= set(atom.aggregate):
+                raise ProgramError(
+                    f"it combines {format_aggregate(used.aggregate)}, which are parts of different blocks"
+                )
+    return replace(preamble, program=replace(preamble.program, actions=actions))

@@ -1,14 +1,13 @@
-"""The placing of operators, one after another: sites, exchanges and kernels, from plan records to a device program.
+"""The placing of operators, one after another: sites, exchanges and kernels, from plan records to buffers and tasks.
 
-What has been placed can be copied (`Placer.fork`).
+What has been placed can be copied (`Placer.fork`), and is collected at the end for the passes behind (`passes.py`).
 """
 
 from __future__ import annotations
 
 import copy
-from bisect import bisect_left
-from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, replace
+from collections.abc import Sequence
+from dataclasses import dataclass
 
 import msgspec
 
@@ -18,18 +17,14 @@ from einc.physical.atoms import find_inflows
 from einc.physical.few_layers import FewLayers
 from einc.physical.homes import Homes, StateHomes
 from einc.physical.lowering import Lowering
-from einc.physical.memory import BuiltLayers, MemoryPlan, check_capacity, plan_memory
 from einc.physical.occupancy import Occupancy
-from einc.physical.parts import PlacedParts, Residencies
+from einc.physical.passes import BuildState
 from einc.physical.placement import place_among
-from einc.physical.program import DeviceProgram, DeviceProgramBuilder, renumber_buffers, renumber_regions
+from einc.physical.program import DeviceProgram, DeviceProgramBuilder
 from einc.physical.records import OperationRecorder, place_operation, trim_later
-from einc.physical.residency import CompleteBlock, PartialCopy, Residency
+from einc.physical.residency import CompleteBlock, PartialCopy, PlacedParts, Residencies, Residency
 from einc.physical.schedule import OUTPUT, NaiveScheduler, Scheduler
-from einc.predict.repeated import predict_whole
-from einc.predict.timeline import predict
 from einc_runtime.plan.joint_aggregation import AggregationGroup, groups_of
-from einc_runtime.plan.launches import find_joint_tasks
 from einc_runtime.plan.schema import Block, Exchange, Operation, Output, Region, Tensor, TransferTask
 from einc_runtime.plan.states import STATE, find_updates
 
@@ -73,7 +68,7 @@ class Placer:
         self._known = Residencies()
         self._residencies = self._known.view(None)
         self._placed: dict[int, PlacedParts] = {}
-        self._firsts: list[tuple[int, int]] = []  # by node: its first task and buffer
+        self._starts: list[tuple[int, int]] = []  # by node: its first task and buffer
         self._occupancy = Occupancy(machine, plan.used_sites) if has_choice(plan, records) else None
         self._updates = find_updates(records.operations)
         self._states = StateHomes(records.operations)
@@ -96,7 +91,7 @@ class Placer:
         forked._known = self._known.fork()
         forked._residencies = forked._known.view(None)
         forked._placed = {}
-        forked._firsts = self._firsts.copy()
+        forked._starts = self._starts.copy()
         forked._occupancy = None if self._occupancy is None else self._occupancy.fork()
         forked._homes = self._homes.fork()
         return forked
@@ -104,7 +99,7 @@ class Placer:
     def place(self, number: int, part: int | None = None) -> None:
         """Places an operator, or a part of it, and brings home the outputs that no later one uses."""
         self._residencies = self._known.view(part)
-        self._firsts.append((len(self._builder.tasks), len(self._builder.buffers)))
+        self._starts.append((len(self._builder.tasks), len(self._builder.buffers)))
         self._place_node(number, part)
         node = self._plan.graph.nodes[number]
         for name in self._plan.graph.outputs:
@@ -210,69 +205,23 @@ class Placer:
         homes = [home.region for home in self._residencies[tensor].wholes if not home.ready]  # no task brought them
         return Output(tensor, tuple(sorted(homes, key=lambda region: region.block)), None)
 
-    def finish(self, check_memory: bool, known_ms: float | None = None, few: FewLayers | None = None) -> DeviceProgram:
-        """Loads what is saved and not computed, drops superfluous buffers, plans memory and predicts the time.
-
-        `known_ms` is this time where it is known. With a `few` layers in place of many, memory and time are those of
-        the whole.
-
-        Raises CapacityError where memory does not suffice, with `check_memory`.
-        """
-        names = self._plan.graph.outputs
+    def collect(self, few: FewLayers | None = None) -> BuildState:
+        """What has been placed, with what is saved and not computed; a `few` layers may stand for many."""
+        names, builder = self._plan.graph.outputs, self._builder
         self._outputs.update({name: self._load_output(name) for name in names if name not in self._outputs})
         saved = (self._outputs[name] for name in names)
-        outputs = tuple(msgspec.structs.replace(output, later=trim_later(output.later)) for output in saved)
-        redundant = self._builder.find_redundant_loads()
-        kept = [b for b in range(len(self._builder.buffers)) if b not in redundant]
-        buffers, tasks = [self._builder.buffers[b] for b in kept], self._builder.tasks
-        aliases = self._builder.aliases
-        if redundant:
-            number = {b: i for i, b in enumerate(kept)}
-            number.update([(b, number[larger]) for b, larger in redundant.items()])
-            tasks = [renumber_buffers(task, number) for task in tasks]
-            aliases = {number[new]: number[old] for new, old in aliases.items()}
-            outputs = tuple(
-                msgspec.structs.replace(output, regions=renumber_regions(output.regions, number)) for output in outputs
-            )
         program = DeviceProgram(
             self._plan,
             self._tensors,
             tuple(self._operations),
-            tuple(buffers),
-            tuple(tasks),
-            outputs,
+            tuple(builder.buffers),
+            tuple(builder.tasks),
+            tuple(msgspec.structs.replace(output, later=trim_later(output.later)) for output in saved),
             (0,) * self._plan.sites,
             0.0,
         )
-        layers = None if few is None else self._find_layers(few, kept)
-        memory = self._plan_memory(program, aliases, layers)
-        if check_memory:
-            check_capacity(self._plan, self._machine, self._tensors, memory)
-        program = replace(program, buffers=memory.buffers, tasks=memory.tasks, memory=memory.sizes)
-        if few is not None and layers is not None and few.left_out:
-            program = replace(program, repetition=few.repeat(program, layers, memory.layers))
-        if known_ms is not None:
-            return replace(program, predicted_ms=known_ms)
-        timed = predict(program, self._machine)
-        return replace(program, predicted_ms=predict_whole(program, timed), timed=timed)
-
-    def _find_layers(self, few: FewLayers, kept: Sequence[int]) -> BuiltLayers:
-        """Where the layers begin; `kept` are the buffers that there are at last, by their numbers until now."""
-        ends = (len(self._builder.tasks), len(self._builder.buffers))
-        tasks, buffers = zip(*[(*self._firsts, ends)[node] for node in few.starts], strict=True)
-        return BuiltLayers(tasks, tuple(bisect_left(kept, buffer) for buffer in buffers), few.left_out)
-
-    def _plan_memory(
-        self, program: DeviceProgram, aliases: Mapping[int, int], layers: BuiltLayers | None
-    ) -> MemoryPlan:
-        """Leaves room for what GPUs may compute together, unless a site has too little memory for that."""
-        joined = find_joint_tasks(program, program.tasks)
-        arguments = program.tensors, program.buffers, program.tasks, self._plan.sites
-        memory = plan_memory(*arguments, joined, aliases, layers)
-        sites = zip(memory.sizes, self._machine.sites, strict=False)
-        if joined and any(needed > site.memory_bytes for needed, site in sites):
-            memory = plan_memory(*arguments, {}, aliases, layers)
-        return memory
+        starts = (*self._starts, (len(builder.tasks), len(builder.buffers)))
+        return BuildState(program, self._machine, builder.aliases, builder.find_redundant_loads(), starts, few)
 
     def _settle(
         self, blocks: dict[int, list[tuple[Block, ...]]], functions: int, busy_ms: Sequence[float] | None

@@ -20,11 +20,10 @@ from einc.exchange.synthesis.proposers import Proposer
 from einc.machines.model import Machine
 from einc.physical.atoms import Inflow
 from einc.physical.budget import SearchBudget
-from einc.physical.pieces import count_max_pieces
+from einc.physical.pieces import count_max_pieces, cut_as_asked, use_actions
 from einc.physical.preamble import CanonicalPreamble, Preamble, build_preamble, canonicalize, rename_actions
 from einc.physical.schedule import ScheduledExchange
 from einc.physical.synthesis import Report, ignore_report
-from einc.physical.usable import cut_as_asked, use_actions
 from einc_runtime.plan.schema import Exchange
 
 MAX_FAILURES = 2

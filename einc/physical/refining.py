@@ -4,9 +4,15 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
+from itertools import chain
 
+from einc.errors import CapacityError
+from einc.machines.model import Machine
 from einc.physical.atoms import Inflow
+from einc.physical.build import build
 from einc.physical.given import GivenExchanges
+from einc.physical.placer import PlanRecords
+from einc.physical.program import DeviceProgram
 from einc.physical.proposals import ProposedExchanges
 from einc.physical.schedule import ScheduledExchange, Scheduler
 
@@ -42,3 +48,45 @@ class RefiningScheduler:
         if self._programs.proposed is not None:
             return self._programs.proposed.improve(node, inflows, scheduled)
         return scheduled
+
+
+def refine(
+    program: DeviceProgram,
+    machine: Machine,
+    scheduler: Scheduler,
+    user_programs: OtherPrograms,
+    records: PlanRecords | None = None,
+) -> DeviceProgram:
+    """The program with the exchanges that a person gives, and with proposals where the whole is faster with them.
+
+    `scheduler` must make the program again. Raises what `build` raises, and ProgramError for given exchanges that are
+    not valid.
+    """
+    plan = program.plan
+    given_exchanges, proposed = user_programs.given_exchanges, user_programs.proposed
+    if given_exchanges is not None:
+        given_scheduler = RefiningScheduler(scheduler, OtherPrograms(given_exchanges))
+        program = build(plan, machine, given_scheduler, records, unfolded=True)
+        given_exchanges.require_used()
+    if proposed is not None:
+        proposed.restart(len(plan.graph.nodes) + len(plan.graph.outputs))
+        try:
+            faster = build(plan, machine, RefiningScheduler(scheduler, user_programs), records, unfolded=True)
+        except CapacityError as error:
+            proposed.lines.append(f"the proposals are not used, as the plan with them does not fit: {error.message}")
+            return program
+        if faster.predicted_ms < program.predicted_ms:
+            return faster
+        if _count_proposed(faster):
+            proposed.lines.append(
+                f"the proposals are not used: the plan takes {faster.predicted_ms:.4g} ms with them and"
+                f" {program.predicted_ms:.4g} ms without"
+            )
+    return program
+
+
+def _count_proposed(program: DeviceProgram) -> int:
+    """The number of exchanges whose program is from a proposer."""
+    operators = (operation.exchange for operation in program.operations)
+    outputs = (output.exchange for output in program.outputs)
+    return sum(exchange is not None and exchange.author == "proposer" for exchange in chain(operators, outputs))

@@ -6,8 +6,6 @@ regions are the blocks of the second plan, each at its site. One exchange per te
 
 from __future__ import annotations
 
-from dataclasses import replace
-
 import msgspec
 
 from einc.core.tensor import DType, TensorDesc
@@ -17,14 +15,13 @@ from einc.options import FASTEST
 from einc.physical.atoms import find_inflows
 from einc.physical.budget import SearchBudget
 from einc.physical.lowering import Lowering
-from einc.physical.memory import check_capacity, plan_memory
+from einc.physical.passes import BuildState, finish
 from einc.physical.program import DeviceProgram, DeviceProgramBuilder
 from einc.physical.records import emit, require_valid
 from einc.physical.residency import CompleteBlock, Residency
 from einc.physical.schedule import NaiveScheduler
 from einc.physical.synthesis import Report, SearchScope, SynthesizingScheduler, ignore_report
 from einc.physical.verify import verify
-from einc.predict.timeline import predict_ms
 from einc.resharding.layouts import Relocation, Resharding
 from einc_runtime.plan.joint_aggregation import AggregationGroup
 from einc_runtime.plan.schema import Bundle, Output
@@ -86,10 +83,7 @@ def _build(resharding: Resharding, scheduler: Bring, in_turn: bool) -> DevicePro
         (0,) * sites,
         0.0,
     )
-    memory = plan_memory(program.tensors, program.buffers, program.tasks, sites, {})
-    check_capacity(plan, machine, program.tensors, memory)
-    program = replace(program, buffers=memory.buffers, tasks=memory.tasks, memory=memory.sizes)
-    return replace(program, predicted_ms=predict_ms(program, machine))
+    return finish(BuildState(program, machine))
 
 
 def _add_fence(builder: DeviceProgramBuilder, first: int) -> int:

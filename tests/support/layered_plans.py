@@ -15,6 +15,7 @@ from einc.machines.load import load_machine
 from einc.machines.model import Machine
 from einc.options import CompileOptions
 from einc.physical.few_layers import FewLayers
+from einc.physical.passes import finish
 from einc.physical.placer import Placer, PlanRecords
 from einc.physical.program import DeviceProgram
 from einc.physical.records import emit
@@ -50,7 +51,7 @@ def place(plan: LogicalPlan, machine: Machine, schedule: str, few: FewLayers | N
     placer = Placer(plan, machine, SCHEDULERS[schedule](machine, plan.sites), PlanRecords.of(plan))
     for node in range(len(plan.graph.nodes)):
         placer.place(node)
-    return placer.finish(check_memory=True, few=few)
+    return finish(placer.collect(few))
 
 
 @functools.cache
