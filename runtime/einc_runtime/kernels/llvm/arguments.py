@@ -7,13 +7,14 @@ arrays of scratch memory; the other addresses have strides in bytes. Nothing her
 from __future__ import annotations
 
 from collections.abc import Mapping
-from typing import Generic, NamedTuple, TypeVar
+from typing import Any, Generic, NamedTuple, TypeVar
 
 from einc_runtime.dtypes import Array
 from einc_runtime.kernels.base import ScratchArray, address
 
 Number = TypeVar("Number")
 """An `int` of a call, or an LLVM value."""
+_Arguments = TypeVar("_Arguments")
 
 
 class AttentionArguments(NamedTuple, Generic[Number]):
@@ -166,6 +167,31 @@ class GemmArguments(NamedTuple, Generic[Number]):
     """Between rows of the target."""
 
 
+class QuantizedArguments(NamedTuple, Generic[Number]):
+    """Those of all code that reads quantized weights, 0 where it needs none. Steps are in bytes."""
+
+    rows: Number
+    """Rows of the weight, and the bytes in each."""
+    width: Number
+    values: Number
+    row_step: Number
+    scales: Number
+    scale_row: Number
+    scale_step: Number
+    """Between groups."""
+    zeros: Number
+    zero_row: Number
+    zero_step: Number
+    target: Number
+    target_row: Number
+    target_column: Number = 0  # type: ignore[assignment]
+    tensor: Number = 0  # type: ignore[assignment]
+    tensor_step: Number = 0  # type: ignore[assignment]
+    laid: Number = 0  # type: ignore[assignment]
+    """Memory where the tensor is laid out."""
+    laid_step: Number = 0  # type: ignore[assignment]
+
+
 class RoundingArguments(NamedTuple, Generic[Number]):
     """Those of rounding a tensor in `rounded_code.py`. Steps are in bytes."""
 
@@ -204,6 +230,11 @@ class RoundedArguments(NamedTuple, Generic[Number]):
     width: Number
     chunk: Number
     """Rows of the weight in a chunk: a multiple of `WEIGHT_ROWS`."""
+
+
+def read_arguments(e: Any, kind: type[_Arguments]) -> _Arguments:
+    """The arguments of a function that an emitter makes, by name."""
+    return kind(*(e.argument() for _ in kind._fields))  # type: ignore[attr-defined]
 
 
 def name_heads(**arrays: Array) -> dict[str, int]:

@@ -10,7 +10,7 @@ from contextlib import contextmanager
 from typing import NamedTuple
 
 from einc_runtime.dtypes import ITEMSIZE
-from einc_runtime.kernels.llvm.arguments import AttentionArguments
+from einc_runtime.kernels.llvm.arguments import AttentionArguments, read_arguments
 from einc_runtime.kernels.llvm.compiler import LANES
 from einc_runtime.kernels.llvm.emitter import I64, Emitter, Value
 
@@ -36,7 +36,7 @@ class AttentionLayout:
         self.kind, self.shape = kind, shape
         self.e = Emitter()
         self.b = self.e.b
-        self.a = AttentionArguments[Value](*(self.e.argument() for _ in AttentionArguments._fields))
+        self.a = read_arguments(self.e, AttentionArguments[Value])
         self.vectors = range(shape.vectors)
         self.pitch = self.size_of(self.e.most(self.a.deep_k, self.a.deep_v))
 

@@ -13,7 +13,7 @@ from llvmlite import ir
 
 from einc_runtime.kernels.calls.attention import HIGHEST_POSITION, LOWEST_POSITION
 from einc_runtime.kernels.llvm import compiler
-from einc_runtime.kernels.llvm.arguments import FewQueriesArguments
+from einc_runtime.kernels.llvm.arguments import FewQueriesArguments, read_arguments
 from einc_runtime.kernels.llvm.attention_code import LOWEST
 from einc_runtime.kernels.llvm.compiler import LANES
 from einc_runtime.kernels.llvm.emitter import F32, I32, I64, Emitter, Value, vector
@@ -55,7 +55,7 @@ class _FewQueriesEmitter:
         self.form = form
         self.e = Emitter()
         self.b = self.e.b
-        self.a = FewQueriesArguments[Value](*(self.e.argument() for _ in FewQueriesArguments._fields))
+        self.a = read_arguments(self.e, FewQueriesArguments[Value])
         self.lanes = ir.Constant(vector(I32), list(range(LANES)))
 
     def emit(self) -> ir.Module:

@@ -19,7 +19,7 @@ from llvmlite import ir
 
 from einc_runtime.dtypes import ITEMSIZE
 from einc_runtime.kernels.llvm import compiler
-from einc_runtime.kernels.llvm.arguments import FewRowsArguments
+from einc_runtime.kernels.llvm.arguments import FewRowsArguments, read_arguments
 from einc_runtime.kernels.llvm.compiler import LANES
 from einc_runtime.kernels.llvm.emitter import F32, I32, I64, Emitter, Value, vector
 
@@ -88,7 +88,7 @@ class _FewRowsEmitter:
         self.form = form
         self.e = Emitter()
         self.b = self.e.b
-        self.a = FewRowsArguments[Value](*(self.e.argument() for _ in FewRowsArguments._fields))
+        self.a = read_arguments(self.e, FewRowsArguments[Value])
         lines_ahead = self.b.sdiv(I64(PREFETCH_DISTANCE), self.b.mul(self.a.depth, I64(ITEMSIZE[form.matrix])))
         self.lines_ahead = self.b.mul(self.a.line_step, self.b.add(lines_ahead, I64(form.lines)))
         parts = -(-form.rows // MAX_TILE_VECTORS)

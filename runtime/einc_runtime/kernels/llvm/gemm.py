@@ -10,7 +10,7 @@ from __future__ import annotations
 from typing import Any, NamedTuple
 
 from einc_runtime.kernels.llvm import compiler
-from einc_runtime.kernels.llvm.arguments import GemmArguments, PackArguments
+from einc_runtime.kernels.llvm.arguments import GemmArguments, PackArguments, read_arguments
 from einc_runtime.kernels.llvm.compiler import LANES
 
 PANEL_DEPTH = 256
@@ -43,7 +43,7 @@ def emit_gemm(shape: TileShape, kind: str = "f32") -> Any:
 
     e = Emitter()
     b = e.b
-    arguments = GemmArguments[Value](*(e.argument() for _ in GemmArguments._fields))
+    arguments = read_arguments(e, GemmArguments[Value])
     products, table, rows, columns, depth, panel_step, k_step, row_step = arguments
     lanes = ir.Constant(vector(I32), list(range(LANES)))
     width, height = range(shape.vectors), range(shape.rows)
@@ -126,7 +126,7 @@ def emit_pack(width: int, along: bool) -> Any:
 
     e = Emitter()
     b = e.b
-    matrices, table, lines, depth, step = PackArguments[Value](*(e.argument() for _ in PackArguments._fields))
+    matrices, table, lines, depth, step = read_arguments(e, PackArguments[Value])
     panels = b.sdiv(b.add(lines, I64(width - 1)), I64(width))
 
     def store(value: Value, target: Value, k: Value, first: int) -> None:

@@ -16,6 +16,7 @@ from einc_runtime.kernels.base import Invocation, Kernel, Run, ScratchAllocator,
 from einc_runtime.kernels.calls.quantized import DequantizeCall, QuantizedContractCall, QuantizedWeight
 from einc_runtime.kernels.indices import NamedArray
 from einc_runtime.kernels.llvm import compiler
+from einc_runtime.kernels.llvm.arguments import QuantizedArguments
 from einc_runtime.kernels.llvm.contract import build_contract, prepare_copy
 from einc_runtime.kernels.llvm.gemm import count_packed
 from einc_runtime.kernels.llvm.quantized_code import BLOCK, PAIRS_BLOCK, WeightForm, emit_product, emit_widening
@@ -71,10 +72,15 @@ def prepare_widening(weight: QuantizedWeight, target: Array) -> Run:
         view_as_matrices(x, (), rows, r) for x, r in zip(arrays[:-1], names_in_row[:-1], strict=True)
     ]
     output = view_as_matrices(arrays[-1], (), rows, row)
-    steps = _steps_of(scales, zeros[0] if zeros else None)
-    arguments = [
-        address(output), output.strides[0], address(values), values.strides[0], *steps, len(output), values.shape[1],
-    ]  # fmt: skip
+    arguments = QuantizedArguments[int](
+        rows=len(output),
+        width=values.shape[1],
+        values=address(values),
+        row_step=values.strides[0],
+        **_name_scales(scales, zeros[0] if zeros else None),
+        target=address(output),
+        target_row=output.strides[0],
+    )
     return compiler.CompiledCall(emit_widening(form), arguments, output, *weight.operands)
 
 
@@ -87,12 +93,13 @@ def _find_form(weight: QuantizedWeight, widened: str) -> WeightForm | None:
     return WeightForm(weight.packing, weight.group, weight.kind, weight.zeros is not None, widened, storage)
 
 
-def _steps_of(scales: Array, zeros: Array | None) -> list[int]:
-    """Addresses of scales and zero points, and the bytes between rows and between groups of each."""
-    steps = []
-    for array in (scales, zeros):
-        steps += [0, 0, 0] if array is None else [address(array), *array.strides[-2:]]
-    return steps
+def _name_scales(scales: Array, zeros: Array | None) -> dict[str, int]:
+    """The arguments that are addresses of scales and of zero points, and the bytes between rows and between groups."""
+    named: dict[str, int] = {}
+    for name, array in (("scale", scales), ("zero", zeros)):
+        steps = (0, 0, 0) if array is None else (address(array), *array.strides[-2:])
+        named |= dict(zip((f"{name}s", f"{name}_row", f"{name}_step"), steps, strict=True))
+    return named
 
 
 def _build_direct_product(call: QuantizedContractCall) -> Kernel | None:
@@ -148,7 +155,6 @@ def _build_direct_product(call: QuantizedContractCall) -> Kernel | None:
         else emit_product(form, count, kind, factor) if panel is None
         else _begin_panel(form, panel._replace(result=kind), factor)
     )  # fmt: skip
-    steps = _steps_of(scales, zeros[0] if zeros else None)
 
     def bind(memory: Array) -> Run:
         calls: list[Resolved] = []
@@ -162,15 +168,21 @@ def _build_direct_product(call: QuantizedContractCall) -> Kernel | None:
         laid_out = laid.of(memory)
         for position in np.ndindex(*output.shape[:-2]):
             a, c, b = left[position], output[position], values[position]
-            parts = [steps[0] + _offset(scales, position), *steps[1:3], steps[3], *steps[4:]]
-            if zeros:
-                parts[3] += _offset(zeros[0], position)
-            if pairs:
-                parts = parts[:2]
-            arguments = [
-                address(a), a.strides[0], address(laid_out), laid_out.strides[0], address(b), b.strides[0], *parts,
-                address(c), *c.strides, len(b), b.shape[1],
-            ]  # fmt: skip
+            each = [array[position] for array in (scales, *zeros)]
+            arguments = QuantizedArguments[int](
+                rows=len(b),
+                width=b.shape[1],
+                values=address(b),
+                row_step=b.strides[0],
+                **_name_scales(each[0], each[1] if zeros else None),
+                target=address(c),
+                target_row=c.strides[0],
+                target_column=c.strides[1],
+                tensor=address(a),
+                tensor_step=a.strides[0],
+                laid=address(laid_out),
+                laid_step=laid_out.strides[0],
+            )
             calls.append((compiler.CompiledCall(code, arguments, a, c, b, laid_out, *call.weight.operands), []))
         if held is not None:
             calls.append(prepare_copy(target.align(result.names), result.array, call.repetitions))
@@ -212,7 +224,3 @@ def _begin_pairs(form: WeightForm, count: int, kind: str, factor: int) -> Future
     from einc_runtime.kernels.llvm.quantized_pairs_code import PairsForm, emit_pairs_product
 
     return emit_pairs_product(PairsForm(form.group, count, kind, factor))
-
-
-def _offset(array: Array, position: tuple[int, ...]) -> int:
-    return sum(n * stride for n, stride in zip(position, array.strides, strict=False))

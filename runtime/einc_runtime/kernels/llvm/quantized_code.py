@@ -13,6 +13,7 @@ from dataclasses import dataclass
 from typing import Any, NamedTuple
 
 from einc_runtime.kernels.llvm import compiler
+from einc_runtime.kernels.llvm.arguments import QuantizedArguments, read_arguments
 from einc_runtime.kernels.llvm.compiler import LANES
 from einc_runtime.plan.schema import NARROW_FLOATS
 
@@ -69,23 +70,20 @@ SweepBody = Callable[[list[WeightGroup], Value, Value | None], None]
 
 
 class WeightReader:
-    """Emits code that reads a weight; the first arguments that are not taken yet describe it."""
+    """Emits code that reads the weight of some arguments."""
 
-    def __init__(self, e: Any, form: WeightForm) -> None:
+    def __init__(self, e: Any, form: WeightForm, arguments: QuantizedArguments[Value]) -> None:
         from einc_runtime.kernels.llvm.emitter import F32, I32, vector
 
-        self.e, self.form = e, form
-        self.values, self.row_step = e.argument(), e.argument()
-        self.scales, self.scale_row, self.scale_step = (e.argument() for _ in range(3))
-        self.zeros, self.zero_row, self.zero_step = (e.argument() for _ in range(3))
+        self.e, self.form, self.a = e, form, arguments
         self.floats, self.integers = vector(F32), vector(I32)
 
     def row(self, number: Value) -> WeightRow:
         b = self.e.b
         return WeightRow(
-            b.add(self.values, b.mul(number, self.row_step)),
-            b.add(self.scales, b.mul(number, self.scale_row)),
-            b.add(self.zeros, b.mul(number, self.zero_row)),
+            b.add(self.a.values, b.mul(number, self.a.row_step)),
+            b.add(self.a.scales, b.mul(number, self.a.scale_row)),
+            b.add(self.a.zeros, b.mul(number, self.a.zero_row)),
         )
 
     def group(self, row: WeightRow, number: Value) -> WeightGroup:
@@ -93,8 +91,8 @@ class WeightReader:
         from llvmlite import ir
 
         e, b = self.e, self.e.b
-        scale = e.load_one(b.add(row.scales, b.mul(number, self.scale_step)), self.form.kind)
-        zero = e.load_one(b.add(row.zeros, b.mul(number, self.zero_step)), "i8") if self.form.zeros else None
+        scale = e.load_one(b.add(row.scales, b.mul(number, self.a.scale_step)), self.form.kind)
+        zero = e.load_one(b.add(row.zeros, b.mul(number, self.a.zero_step)), "i8") if self.form.zeros else None
         if self.form.packing == 1 or not compiler.has_wide_registers():
             return WeightGroup(scale, zero, None)
         numbers = ir.Constant(self.floats, [float(n - 8) for n in range(LANES)])
@@ -165,23 +163,21 @@ class WeightReader:
 
 @compiler.compile_once
 def emit_widening(form: WeightForm) -> Any:
-    """Arguments: the address and the row step of the target, those of the values, addresses and steps (of rows, of
-    groups) of scales and of zero points, the number of rows, and the bytes in a row."""
+    """Writes all rows of a weight to a target whose rows are dense. The arguments are `QuantizedArguments`."""
     from einc_runtime.kernels.llvm.emitter import Emitter
 
     e = Emitter()
     b = e.b
-    target, target_step = e.argument(), e.argument()
-    reader = WeightReader(e, form)
-    rows, width = e.argument(), e.argument()
-    with e.loop(rows) as number:
+    a = read_arguments(e, QuantizedArguments[Value])
+    reader = WeightReader(e, form, a)
+    with e.loop(a.rows) as number:
         row = reader.row(number)
-        line = b.add(target, b.mul(number, target_step))
+        line = b.add(a.target, b.mul(number, a.target_row))
 
         def body(groups: list[WeightGroup], position: Value, mask: Value | None) -> None:
-            store_widened(reader, (row, groups[0]), (position, mask, width), line, form.widened)
+            store_widened(reader, (row, groups[0]), (position, mask, a.width), line, form.widened)
 
-        reader.sweep([row], width, body)
+        reader.sweep([row], a.width, body)
     return e.finish()
 
 
@@ -215,31 +211,28 @@ def store_widened(
 def emit_product(form: WeightForm, count: int, kind: str, scale: int) -> Any:
     """The products of `count` rows of a tensor with all rows of a weight, times the float with the bits `scale`.
 
-    Arguments: the address and the row step of the tensor, those of memory where it is laid out, those of the values,
-    addresses and steps of scales and of zero points, the address and both steps of the target, which has type `kind`,
-    the number of rows of the weight, and the bytes in each.
+    The arguments are `QuantizedArguments`; the target has type `kind`.
     """
     from einc_runtime.kernels.llvm.emitter import I64, Emitter
 
     e = Emitter()
     b = e.b
-    tensor, tensor_step, laid, laid_step = (e.argument() for _ in range(4))
-    reader = WeightReader(e, form)
-    target, target_row, target_column, rows, width = (e.argument() for _ in range(5))
+    a = read_arguments(e, QuantizedArguments[Value])
+    reader = WeightReader(e, form, a)
     for m in range(count):
-        number = I64(m)
-        _lay_out(e, form, b.add(tensor, b.mul(number, tensor_step)), b.add(laid, b.mul(number, laid_step)), width)
+        source, line = b.mul(a.tensor_step, I64(m)), b.mul(a.laid_step, I64(m))
+        _lay_out(e, form, b.add(a.tensor, source), b.add(a.laid, line), a.width)
 
     tile = min(count, MAX_TENSOR_ROWS)
     sums_kept = REGISTER_SUMS if compiler.has_wide_registers() else NARROW_REGISTER_SUMS
     height = max(1, min(WEIGHT_ROWS, sums_kept // tile))
-    last = b.sub(rows, I64(1))
-    ahead = b.mul(reader.row_step, b.add(b.sdiv(I64(ROW_PREFETCH_DISTANCE), width), I64(height)))
-    with e.loop(rows, height) as first:
+    last = b.sub(a.rows, I64(1))
+    ahead = b.mul(a.row_step, b.add(b.sdiv(I64(ROW_PREFETCH_DISTANCE), a.width), I64(height)))
+    with e.loop(a.rows, height) as first:
         numbers = [b.add(first, I64(r)) for r in range(height)]
         weight_rows = [reader.row(e.least(n, last)) for n in numbers]
         for start in range(0, count, tile):
-            lines = [b.add(laid, b.mul(laid_step, I64(m))) for m in range(start, min(start + tile, count))]
+            lines = [b.add(a.laid, b.mul(a.laid_step, I64(m))) for m in range(start, min(start + tile, count))]
             sums = [[e.variable(e.number(0.0)) for _ in lines] for _ in weight_rows]
 
             def body(
@@ -261,11 +254,11 @@ def emit_product(form: WeightForm, count: int, kind: str, scale: int) -> Any:
 
             for total in (total for totals in sums for total in totals):
                 b.store(e.number(0.0), total)  # variables have their first value only once
-            reader.sweep(weight_rows, width, body)
+            reader.sweep(weight_rows, a.width, body)
             for number, totals in zip(numbers, sums, strict=True):
-                with b.if_then(b.icmp_signed("<", number, rows)):
+                with b.if_then(b.icmp_signed("<", number, a.rows)):
                     for m, total in enumerate(totals, start):
-                        address = b.add(target, b.add(b.mul(target_row, I64(m)), b.mul(target_column, number)))
+                        address = b.add(a.target, b.add(b.mul(a.target_row, I64(m)), b.mul(a.target_column, number)))
                         store_sum(e, total, address, kind, scale)
     return e.finish()
 

@@ -18,6 +18,7 @@ import numpy as np
 from llvmlite import ir
 
 from einc_runtime.kernels.llvm import compiler
+from einc_runtime.kernels.llvm.arguments import QuantizedArguments, read_arguments
 from einc_runtime.kernels.llvm.compiler import LANES
 from einc_runtime.kernels.llvm.emitter import F32, I16, I32, I64, Emitter, Value, vector
 from einc_runtime.kernels.llvm.few_rows_code import PAIRS
@@ -51,8 +52,7 @@ class PairsForm(NamedTuple):
 def emit_pairs_product(form: PairsForm) -> ir.Module:
     """The products of rows of a tensor with all rows of a weight. Scales are bf16, dense in each row.
 
-    Arguments: the address and the row step of the tensor, those of memory where it is laid out, those of the values and
-    of the scales, the address and both steps of the target, the number of rows of the weight, and the bytes in each.
+    The arguments are `QuantizedArguments`.
     """
     return _PairsEmitter(form).emit()
 
@@ -61,10 +61,7 @@ class _PairsEmitter:
     def __init__(self, form: PairsForm) -> None:
         self.form, self.e = form, Emitter()
         self.b = self.e.b
-        arguments = [self.e.argument() for _ in range(13)]
-        self.tensor, self.tensor_step, self.laid, self.laid_step, self.values, self.row_step = arguments[:6]
-        self.scales, self.scale_row, self.target, self.target_row, self.target_column = arguments[6:11]
-        self.rows, self.width = arguments[11:]
+        self.a = read_arguments(self.e, QuantizedArguments[Value])
         self.table = ir.Constant(
             _WORDS, [*_INT4_VALUES, *_INT4_VALUES]
         )  # an index has five bits, of which one is the next's
@@ -73,12 +70,12 @@ class _PairsEmitter:
     def emit(self) -> ir.Module:
         b, form = self.b, self.form
         for m in range(form.rows):
-            source, target = (b.mul(step, I64(m)) for step in (self.tensor_step, self.laid_step))
-            self._lay_out(b.add(self.tensor, source), b.add(self.laid, target))
+            source, target = (b.mul(step, I64(m)) for step in (self.a.tensor_step, self.a.laid_step))
+            self._lay_out(b.add(self.a.tensor, source), b.add(self.a.laid, target))
         count = -(-form.rows // -(-form.rows // MAX_TENSOR_ROWS))
         # With as many rows of the tensor, sums of all rows of the weight would not stay in registers.
         height = WEIGHT_ROWS if count < WEIGHT_ROWS else WEIGHT_ROWS // 2
-        with self.e.loop(self.rows, height) as first:
+        with self.e.loop(self.a.rows, height) as first:
             for start in range(0, form.rows, count):
                 self._multiply_rows(first, height, range(start, min(start + count, form.rows)))
         return self.e.finish()
@@ -103,19 +100,19 @@ class _PairsEmitter:
         """Whole blocks in a row, and the elements of 16 bits in what is left of the weight's row: as many as there are
         elements of 64 bits in what is left of the tensor's."""
         b = self.b
-        blocks = b.sdiv(self.width, I64(2 * SHORTS))
-        return blocks, b.sdiv(b.sub(self.width, b.mul(blocks, I64(2 * SHORTS))), I64(2))
+        blocks = b.sdiv(self.a.width, I64(2 * SHORTS))
+        return blocks, b.sdiv(b.sub(self.a.width, b.mul(blocks, I64(2 * SHORTS))), I64(2))
 
     def _multiply_rows(self, first: Value, height: int, part: range) -> None:
         """Some rows of the weight times some rows of the tensor."""
         e, b = self.e, self.b
-        last = b.sub(self.rows, I64(1))
+        last = b.sub(self.a.rows, I64(1))
         numbers = [b.add(first, I64(r)) for r in range(height)]
         inside = [e.least(n, last) for n in numbers]
-        values = [b.add(self.values, b.mul(n, self.row_step)) for n in inside]
-        scales = [b.add(self.scales, b.mul(n, self.scale_row)) for n in inside]
-        lines = [b.add(self.laid, b.mul(self.laid_step, I64(m))) for m in part]
-        ahead = b.mul(self.row_step, b.add(b.sdiv(I64(ROW_PREFETCH_DISTANCE), self.width), I64(height)))
+        values = [b.add(self.a.values, b.mul(n, self.a.row_step)) for n in inside]
+        scales = [b.add(self.a.scales, b.mul(n, self.a.scale_row)) for n in inside]
+        lines = [b.add(self.a.laid, b.mul(self.a.laid_step, I64(m))) for m in part]
+        ahead = b.mul(self.a.row_step, b.add(b.sdiv(I64(ROW_PREFETCH_DISTANCE), self.a.width), I64(height)))
         sums = [[e.variable(e.number(0.0)) for _ in lines] for _ in values]
 
         def add(block: Value, words: list[Value], factors: list[Value]) -> None:
@@ -142,10 +139,10 @@ class _PairsEmitter:
             groups = b.sdiv(b.mul(left, I64(NIBBLES)), I64(self.form.group))
             add(blocks, words, [self._load_scales(row, blocks, groups) for row in scales])
         for number, totals in zip(numbers, sums, strict=True):
-            with b.if_then(b.icmp_signed("<", number, self.rows)):
+            with b.if_then(b.icmp_signed("<", number, self.a.rows)):
                 for m, total in zip(part, totals, strict=True):
                     address = b.add(
-                        self.target, b.add(b.mul(self.target_row, I64(m)), b.mul(self.target_column, number))
+                        self.a.target, b.add(b.mul(self.a.target_row, I64(m)), b.mul(self.a.target_column, number))
                     )
                     store_sum(e, total, address, self.form.target, self.form.scale)
 

@@ -12,7 +12,7 @@ from llvmlite import ir
 
 from einc_runtime.dtypes import ITEMSIZE
 from einc_runtime.kernels.llvm import compiler
-from einc_runtime.kernels.llvm.arguments import PanelArguments
+from einc_runtime.kernels.llvm.arguments import PanelArguments, QuantizedArguments, read_arguments
 from einc_runtime.kernels.llvm.compiler import LANES
 from einc_runtime.kernels.llvm.emitter import I64, Value
 from einc_runtime.kernels.llvm.quantized_code import (
@@ -41,8 +41,8 @@ def suits_panels(form: WeightForm) -> bool:
 
 @compiler.compile_once
 def emit_panel_product(form: WeightPanelForm) -> ir.Module:
-    """The arguments are those of `quantized_code.emit_product`; a row of the target is dense. The memory where the
-    tensor is laid out has `gemm.count_packed` elements."""
+    """The arguments are `QuantizedArguments`; a row of the target is dense. The memory where the tensor is laid out has
+    `gemm.count_packed` elements."""
     return _WeightPanelEmitter(form).emit()
 
 
@@ -52,34 +52,38 @@ class _WeightPanelEmitter(PanelEmitter):
         super().__init__(form.panel)
 
     def _take_arguments(self) -> PanelArguments[Value]:
-        e, b, weight = self.e, self.b, self.stored.weight
-        self.tensor, self.tensor_step, self.laid, _ = (e.argument() for _ in range(4))
-        self.reader = WeightReader(e, weight)
-        self.target, row_step, _, lines, width = (e.argument() for _ in range(5))
-        depth = b.mul(width, I64(weight.packing))
-        none = I64(0)
+        weight, none = self.stored.weight, I64(0)
+        self.of_weight = read_arguments(self.e, QuantizedArguments[Value])
+        self.reader = WeightReader(self.e, weight, self.of_weight)
         return PanelArguments[Value](
-            none, none, lines, depth, self.reader.row_step, row_step, none, I64(self.form.rows)
+            matrices=none,
+            table=none,
+            lines=self.of_weight.rows,
+            depth=self.b.mul(self.of_weight.width, I64(weight.packing)),
+            line_step=self.of_weight.row_step,
+            row_step=self.of_weight.target_row,
+            scale=none,
+            rows=I64(self.form.rows),
         )
 
     def emit(self) -> ir.Module:
         self._pack()
         scale = self.e.number(read_factor(self.stored.scale))
-        self.multiply_lines(I64(0), self.laid, self.target, scale)
+        self.multiply_lines(I64(0), self.of_weight.laid, self.of_weight.target, scale)
         return self.e.finish()
 
     def _pack(self) -> None:
         """Writes the rows side by side at each position. A vector is written for each, of which the next position
         overwrites what is not of the panel."""
         e, b = self.e, self.b
-        rows = [b.add(self.tensor, b.mul(self.tensor_step, I64(m))) for m in range(self.form.rows)]
+        rows = [b.add(self.of_weight.tensor, b.mul(self.of_weight.tensor_step, I64(m))) for m in range(self.form.rows)]
         step = I64(self.form.width * ITEMSIZE["f32"])
 
         def transpose(position: Value, mask: Value | None) -> None:
             read = [e.load(row, position, self.stored.weight.widened, mask) for row in rows]
             nothing = [e.number(0.0)] * (LANES - len(read))
             for n, value in enumerate(e.transpose_square([*read, *nothing])):
-                goal = b.add(self.laid, b.mul(b.add(position, I64(n)), step))
+                goal = b.add(self.of_weight.laid, b.mul(b.add(position, I64(n)), step))
                 e.store(value, goal, I64(0), "f32", None)
 
         e.sweep(self.a.depth, transpose)
@@ -95,8 +99,8 @@ class _WeightPanelEmitter(PanelEmitter):
         for line, goal in zip(lines, goals, strict=True):
             part = WeightRow(
                 b.add(line.values, first),
-                b.add(line.scales, b.mul(group, self.reader.scale_step)),
-                b.add(line.zeros, b.mul(group, self.reader.zero_step)),
+                b.add(line.scales, b.mul(group, self.of_weight.scale_step)),
+                b.add(line.zeros, b.mul(group, self.of_weight.zero_step)),
             )
 
             def widen(

@@ -18,7 +18,7 @@ from llvmlite import ir
 
 from einc_runtime.kernels.calls.rounded import LEVELS
 from einc_runtime.kernels.llvm import compiler
-from einc_runtime.kernels.llvm.arguments import RoundedArguments, RoundingArguments
+from einc_runtime.kernels.llvm.arguments import RoundedArguments, RoundingArguments, read_arguments
 from einc_runtime.kernels.llvm.compiler import LANES
 from einc_runtime.kernels.llvm.emitter import F32, I8, I16, I32, I64, Emitter, Value, vector
 from einc_runtime.kernels.llvm.quantized_code import ROW_PREFETCH_DISTANCE, WEIGHT_ROWS
@@ -51,7 +51,7 @@ def emit_rounding(kind: str, scale: int) -> ir.Module:
     float with the bits `scale`; what is to be added to sums of a row is integers of 32 bits."""
     e = Emitter()
     b = e.b
-    a = RoundingArguments[Value](*(e.argument() for _ in RoundingArguments._fields))
+    a = read_arguments(e, RoundingArguments[Value])
     factor = struct.unpack("<f", struct.pack("<i", scale))[0]
     nothing, levels = e.number(0.0), e.number(float(LEVELS))
     with e.loop(a.rows) as number:
@@ -98,7 +98,7 @@ class _ProductEmitter:
     def __init__(self, form: RoundedForm) -> None:
         self.form, self.e = form, Emitter()
         self.b = self.e.b
-        self.a = RoundedArguments[Value](*(self.e.argument() for _ in RoundedArguments._fields))
+        self.a = read_arguments(self.e, RoundedArguments[Value])
         self.step = {"pairs": 2 * LANES, "words": LANES}.get(form.products, ROW_MULTIPLE)
         self.words = ir.VectorType(I8, self.step)
 

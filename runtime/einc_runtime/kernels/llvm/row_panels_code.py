@@ -18,7 +18,7 @@ from llvmlite import ir
 
 from einc_runtime.dtypes import ITEMSIZE
 from einc_runtime.kernels.llvm import compiler
-from einc_runtime.kernels.llvm.arguments import PanelArguments
+from einc_runtime.kernels.llvm.arguments import PanelArguments, read_arguments
 from einc_runtime.kernels.llvm.compiler import LANES
 from einc_runtime.kernels.llvm.emitter import F32, I32, I64, Emitter, Value, vector
 from einc_runtime.kernels.processor import Registers
@@ -82,7 +82,7 @@ class PanelEmitter:
         self.tile, self.widened = self.b.ptrtoint(tile, I64), self.b.ptrtoint(widened, I64)
 
     def _take_arguments(self) -> PanelArguments[Value]:
-        return PanelArguments[Value](*(self.e.argument() for _ in PanelArguments._fields))
+        return read_arguments(self.e, PanelArguments[Value])
 
     def emit(self) -> ir.Module:
         e, b = self.e, self.b
