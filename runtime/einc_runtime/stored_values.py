@@ -8,7 +8,7 @@ from typing import Any
 import numpy as np
 
 from einc_runtime.dtypes import NARROW_FLOATS, Array, storage_dtype
-from einc_runtime.plan.element_types import StoredForm, find_element_type
+from einc_runtime.plan.element_types import find_element_type
 
 _MIN_EXPONENT, _MAX_EXPONENT = -126, 127
 """Exponents of f8e8m0 that rounding chooses: f32 has normal numbers of these, and no GPU takes others for 0."""
@@ -73,12 +73,3 @@ def choose_scales(largest: Array, values: str, scales: str, factor: Array | np.f
             return plain
         exponents = np.clip(np.frexp(largest)[1] - 1 - bits.largest_exponent, _MIN_EXPONENT, _MAX_EXPONENT)
         return np.where(np.isfinite(largest), exponents + 127, 255).astype(np.uint8).view(storage_dtype(scales))
-
-
-def encode_groups(numbers: Array, form: StoredForm, scales: Array, factor: Array | np.float32 | float = 1.0) -> Array:
-    """Values of groups along the last axis, of which each has a scale: numbers are divided by it, and rounded."""
-    steps = scales.astype(np.float32) * factor
-    groups = numbers.astype(np.float32).reshape(*steps.shape, -1)
-    with np.errstate(all="ignore"):
-        ratios = groups / np.where(steps == 0, np.float32(1), steps)[..., None]
-    return encode_floats(ratios.reshape(numbers.shape), form.values)

@@ -13,7 +13,7 @@ from einc_runtime.kernels.gpu import Launch
 from einc_runtime.plan.schema import AnyTask, Bundle
 
 _CUPY_ERRORS = ("CUDARuntimeError", "CUDADriverError")
-_WORD_BYTES = 4  # of a counter of faults, an integer of 32 bits
+WORD_BYTES = 4  # of a counter of faults, or of a flag: an integer of 32 bits
 
 
 @dataclass(frozen=True, slots=True)
@@ -98,12 +98,12 @@ class DeviceStatus:
         self._checks = sorted(checks, key=lambda check: (check.device, check.step))
         self._spans: dict[int, tuple[int, int, int]] = {}  # device -> address on it, address on the host, size
         self._address: dict[int, int] = {}
-        self._host = allocate_host(_WORD_BYTES * len(checks)) if checks else 0
+        self._host = allocate_host(WORD_BYTES * len(checks)) if checks else 0
         for device in sorted({check.device for check in checks}):
             checks_here = [n for n, check in enumerate(self._checks) if check.device == device]
-            pointer = allocate_zeros(device, _WORD_BYTES * len(checks_here))
-            self._spans[device] = pointer, self._host + _WORD_BYTES * checks_here[0], _WORD_BYTES * len(checks_here)
-            self._address.update((self._checks[n].step, pointer + _WORD_BYTES * i) for i, n in enumerate(checks_here))
+            pointer = allocate_zeros(device, WORD_BYTES * len(checks_here))
+            self._spans[device] = pointer, self._host + WORD_BYTES * checks_here[0], WORD_BYTES * len(checks_here)
+            self._address.update((self._checks[n].step, pointer + WORD_BYTES * i) for i, n in enumerate(checks_here))
 
     def address(self, step: int) -> int:
         """The address of the step's word; 0 where it has none."""

@@ -12,12 +12,11 @@ from collections.abc import Callable, Mapping, Sequence
 from einc_runtime import environment
 from einc_runtime.execution.cuda.arenas import wants_multicast
 from einc_runtime.execution.cuda.driver import Driver
+from einc_runtime.execution.cuda.errors import WORD_BYTES
 from einc_runtime.kernels.gpu import Launch, PeerFlags
 from einc_runtime.plan.launches import find_launches
 from einc_runtime.plan.peer_sums import PeerSum, begins_together, find_peer_sums
 from einc_runtime.plan.schema import AnyTask, Bundle, FenceTask
-
-_WORD_BYTES = 4  # of a flag, an integer of 32 bits
 
 
 def choose_peer_sums(
@@ -76,7 +75,7 @@ class FlagMemory:
             for number in peer_sum.tasks:
                 device = devices[tasks[number].site]
                 offsets[number] = sizes[device]
-                sizes[device] += _WORD_BYTES * (len(peer_sum.tasks) - 1)
+                sizes[device] += WORD_BYTES * (len(peer_sum.tasks) - 1)
         self._sizes = sizes
         self._pointers = {
             device: allocate_zeros(device, 2 * size) for device, size in sizes.items()
@@ -87,7 +86,7 @@ class FlagMemory:
         self.of_tasks: Mapping[int, PeerFlags] = {
             number: PeerFlags(
                 start[number],
-                tuple(start[peer] + _WORD_BYTES * (n - (peer < number)) for peer in s.tasks if peer != number),
+                tuple(start[peer] + WORD_BYTES * (n - (peer < number)) for peer in s.tasks if peer != number),
             )
             for s in peer_sums
             for n, number in enumerate(s.tasks)

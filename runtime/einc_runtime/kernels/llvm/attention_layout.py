@@ -10,12 +10,10 @@ from contextlib import contextmanager
 from typing import NamedTuple
 
 from einc_runtime.dtypes import ITEMSIZE
+from einc_runtime.kernels.base import ALIGNMENT
 from einc_runtime.kernels.llvm.arguments import AttentionArguments, read_arguments
 from einc_runtime.kernels.llvm.compiler import LANES
 from einc_runtime.kernels.llvm.emitter import I64, Emitter, Value
-
-_CACHE_LINE_BYTES = 64
-"""Bytes of a line of the cache."""
 
 
 class RegisterTile(NamedTuple):
@@ -121,7 +119,7 @@ class AttentionLayout:
     def fetch(self, row: Value, width: Value, *, write: bool = False) -> None:
         """Says that a row of an operand is needed soon."""
         size = ITEMSIZE[self.kind]
-        with self.e.loop(width, _CACHE_LINE_BYTES // size) as position:
+        with self.e.loop(width, ALIGNMENT // size) as position:
             self.e.prefetch(row, self.b.mul(position, I64(size)), near=True, write=write)
 
     def size_of(self, elements: Value) -> Value:

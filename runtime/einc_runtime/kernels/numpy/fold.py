@@ -2,7 +2,7 @@
 index vectors stays.
 
 How values are grouped depends on the extents of what is aggregated alone: with operands that are copied to dense arrays
-first, results have the same bits in every block. Temporary arrays have `FOLD_PIECE` elements at most.
+first, results have the same bits in every block. Temporary arrays have `PIECE_ELEMENTS` elements at most.
 """
 
 from __future__ import annotations
@@ -17,9 +17,7 @@ from einc_runtime.dtypes import Array
 from einc_runtime.kernels.base import Kernel, store
 from einc_runtime.kernels.calls.fold import CombineCall, FoldCall
 from einc_runtime.kernels.numpy.lowering import TupleCode, lower_tuple
-
-FOLD_PIECE = 1 << 15
-"""Index vectors whose values are computed at once: 128 KiB of f32 for each step of a program."""
+from einc_runtime.kernels.numpy.pieces import PIECE_ELEMENTS
 
 Ranges = tuple[tuple[int, int], ...]
 
@@ -69,7 +67,7 @@ class _Fold:
         """The tuples of the kept index vectors within these ranges, each aggregated over the others."""
         kept, extents = self.call.kept, [upper - lower for lower, upper in ranges]
         long = [axis for axis in range(len(extents)) if extents[axis] > 1]
-        if math.prod(extents) <= FOLD_PIECE or not long:
+        if math.prod(extents) <= PIECE_ELEMENTS or not long:
             return self._compute(ranges)
         axis = next((axis for axis in long if axis < kept), long[0])
         lower, upper = ranges[axis]

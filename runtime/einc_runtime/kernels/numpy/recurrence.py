@@ -14,15 +14,12 @@ import numpy as np
 
 from einc_runtime.dtypes import FLOATS, Array, compute_type
 from einc_runtime.errors import PlanFault
-from einc_runtime.kernels.base import Invocation, Kernel, Run, ScratchAllocator, ScratchArray, store
+from einc_runtime.kernels.base import Invocation, Kernel, Run, ScratchAllocator, store
 from einc_runtime.kernels.calls.recurrence import RecurrenceCall
 from einc_runtime.kernels.numpy.lowering import Code, LoweredResult, Place, Register, StoredInput, lower
 from einc_runtime.kernels.numpy.map import REDUCING_UFUNCS, choose_accumulator
 from einc_runtime.plan.recurrences import MAX_VALUE_ELEMENTS, OperandRead, RecurrenceEquation, RecurrenceRead
 from einc_runtime.plan.scalar_programs import ScalarLiteral
-
-ValueBuffers = Sequence[tuple[ScratchArray, ScratchArray]]
-"""For each equation, its value at even steps, and at odd ones."""
 
 Step = Callable[[int], None]
 """Computes what belongs to one step."""

@@ -35,9 +35,7 @@ from einc_runtime.kernels.triton.source import (
     mask_arguments,
     power_of_two,
 )
-
-MIN_ATTENTION_PROGRAMS = 264
-"""With fewer programs, keys are divided among programs: two for each multiprocessor of a large GPU."""
+from einc_runtime.kernels.triton.tiles import MULTIPROCESSORS
 
 ORDERED_ROWS = 64
 """The rows of a tile in reproducible plans, also where there are fewer: the fewest for which all tensor cores have
@@ -96,7 +94,8 @@ def build_attention(invocation: Invocation[Array], architecture: str, ordered: b
     work = _list_tiles(call, max(1, shape.rows // heads))
     programs = len(work) * call.k.shape[0] * -(-group // heads)
     keys = max((int(row[3] - row[2]) for row in work), default=0)
-    shares = 1 if ordered else max(1, min(MAX_SHARES, MIN_ATTENTION_PROGRAMS // programs, keys // MIN_SHARE))
+    wanted = 2 * MULTIPROCESSORS // programs  # with fewer programs, keys are divided among several
+    shares = 1 if ordered else max(1, min(MAX_SHARES, wanted, keys // MIN_SHARE))
     results = call.o, call.lse
     if shares == 1:
         return LaunchSequence((_AttentionSource(call, shape, heads, results, 1, ordered, architecture).call(work),))

@@ -20,6 +20,7 @@ from einc_runtime.kernels.triton.launches import KernelLaunch, LaunchSequence, S
 from einc_runtime.kernels.triton.ordered_products import OrderedTile
 from einc_runtime.kernels.triton.source import (
     LANGUAGE,
+    LINE_ELEMENTS,
     LaunchOptions,
     PointerOperand,
     assemble,
@@ -30,8 +31,6 @@ from einc_runtime.kernels.triton.source import (
 
 MAX_UNSORTED_SLOTS = 64
 """Up to so many slots are multiplied without being sorted."""
-PICKS_AT_ONCE = 1024
-"""Picks that a program reads at a time."""
 MAX_EXPERTS = 1 << 14
 """A program reads the counts of all experts at once."""
 
@@ -125,7 +124,7 @@ class _Sources:
     def _count(self, counts: PointerOperand) -> KernelLaunch:
         """How many slots picked each expert."""
         count = self.call.picks.size
-        chunk = min(PICKS_AT_ONCE, power_of_two(count))
+        chunk = min(LINE_ELEMENTS, power_of_two(count))
         lines = [
             "e = tl.program_id(0)",
             f"total = tl.zeros([{chunk}], tl.int32)",
@@ -144,7 +143,7 @@ class _Sources:
     def _sort(self, counts: PointerOperand, order: PointerOperand) -> KernelLaunch:
         """The numbers of slots, expert after expert: each program writes those of one expert, behind all before it."""
         count = self.call.picks.size
-        chunk = min(PICKS_AT_ONCE, power_of_two(count))
+        chunk = min(LINE_ELEMENTS, power_of_two(count))
         lines = [
             "e = tl.program_id(0)",
             *self._read_counts(),

@@ -17,10 +17,8 @@ from einc_runtime.kernels.triton.launches import SCRATCH, KernelLaunch, LaunchSe
 from einc_runtime.kernels.triton.product import ProductTile, build_gated_product, build_product, list_tiles
 from einc_runtime.kernels.triton.quantized import build_stored_rows
 from einc_runtime.kernels.triton.side_by_side import place_side_by_side
+from einc_runtime.kernels.triton.tiles import MULTIPROCESSORS
 from einc_runtime.plan.launches import MAX_FEW_ROWS
-
-MULTIPROCESSORS = 132
-"""Those of a large GPU. Programs are at least as many, so that all of them read at once."""
 
 
 def build_few_products(parts: Sequence[Invocation[Array]], architecture: str) -> LaunchSequence | None:

@@ -18,9 +18,7 @@ from einc_runtime.kernels.triton.gemm import Gemm
 from einc_runtime.kernels.triton.launches import SCRATCH, as_layout
 from einc_runtime.kernels.triton.product import MULTIPLIED_TYPES
 from einc_runtime.plan.index_equations import parse_index_equation
-
-MAX_PROGRAM = 400
-"""Characters of a scalar program; longer ones are left alone."""
+from einc_runtime.plan.launches import MAX_GATE
 
 
 @dataclass(frozen=True, slots=True)
@@ -45,7 +43,7 @@ def build_gated_pair(
     then.allow("program", "indices")
     program, equation = (then.attribute(name, str) for name in ("program", "indices"))
     (output,), names = then.outputs, parse_index_equation(equation)
-    if sorted(places) != [0, 1] or len(program) > MAX_PROGRAM or any(labels != names.output for labels in names.inputs):
+    if sorted(places) != [0, 1] or len(program) > MAX_GATE or any(labels != names.output for labels in names.inputs):
         return None
     kinds = {x.dtype for x in (*then.inputs, output)}
     if len(kinds) != 1 or output.dtype not in MULTIPLIED_TYPES or any(x.shape != output.shape for x in then.inputs):

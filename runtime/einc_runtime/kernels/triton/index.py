@@ -14,6 +14,7 @@ from einc_runtime.kernels.calls.index import NOTHING_MADE, Gather, IndexCall, Ma
 from einc_runtime.kernels.calls.keyed_aggregates import RunningCall
 from einc_runtime.kernels.triton.fold import build_fold
 from einc_runtime.kernels.triton.launches import (
+    APART,
     SCRATCH,
     Argument,
     KernelLaunch,
@@ -25,7 +26,14 @@ from einc_runtime.kernels.triton.launches import (
 )
 from einc_runtime.kernels.triton.moves import build_moves
 from einc_runtime.kernels.triton.running import launch_running
-from einc_runtime.kernels.triton.source import LaunchOptions, PointerOperand, assemble, index_cast, mask_arguments
+from einc_runtime.kernels.triton.source import (
+    LINE_ELEMENTS,
+    LaunchOptions,
+    PointerOperand,
+    assemble,
+    index_cast,
+    mask_arguments,
+)
 from einc_runtime.kernels.triton.tiles import TileGrid, choose_tiles
 from einc_runtime.plan.aggregate_definitions import find_definition
 from einc_runtime.plan.index_patterns import RunningAggregate, find_pattern
@@ -35,14 +43,8 @@ from einc_runtime.plan.schema import FLOATS
 Build = Callable[[Invocation[Array]], LaunchSequence]
 """Builds the launches of the views."""
 
-_APART = 1 << 50
-"""Where in the workspace arrays of the views lie until it is known how much the kernel of the views needs itself."""
-
 POSITION_OUTSIDE = "a position at data is outside of its tensor"
 """The error of an execution, which says only that some position is wrong."""
-
-_INDEX_TILE = 1024
-"""Index values that a program writes: eight for each of 128 threads."""
 
 
 def build_index(invocation: Invocation[Array], build: Build) -> LaunchSequence:
@@ -56,7 +58,7 @@ def build_index(invocation: Invocation[Array], build: Build) -> LaunchSequence:
         launch = _GatherSource(call, only[0], call.inputs[only[0].read.operand], only[1])
         return LaunchSequence((launch.assemble(),), status_message=POSITION_OUTSIDE if launch.is_checked else None)
     scratch = WorkspaceAllocator()
-    scratch.size = _APART
+    scratch.size = APART
     pattern = find_pattern(call.program, dtype_name(call.output))
     if not isinstance(pattern, RunningAggregate) or call.is_reproducible:
         return _build_views(call, build, scratch, [])
@@ -97,11 +99,11 @@ def _build_views(
         computed = build(call.join(arrays))
     else:
         computed = build_fold(FoldCall.of(call, arrays), ordered=call.is_reproducible)
-    gathered_bytes = scratch.size - _APART
+    gathered_bytes = scratch.size - APART
 
     def relocate(address: int) -> int:
-        if address >= SCRATCH + _APART:
-            return address - _APART
+        if address >= SCRATCH + APART:
+            return address - APART
         return address + gathered_bytes if address >= SCRATCH else address
 
     moved = tuple(relocate_step(step, relocate) for step in (*steps, *computed.steps, *behind))
@@ -115,10 +117,10 @@ def _launch_index(name: str, lower: int, target: Array) -> KernelLaunch:
     y = PointerOperand.of("y", target)
     count = target.shape[0]
     lines = [
-        f"i = tl.program_id(0).to(tl.int64) * {_INDEX_TILE} + tl.arange(0, {_INDEX_TILE})",
+        f"i = tl.program_id(0).to(tl.int64) * {LINE_ELEMENTS} + tl.arange(0, {LINE_ELEMENTS})",
         f"tl.store(y + i, i + {lower}, mask=i < {count})",
     ]
-    return assemble("index", f"values of {name}", [y], target.shape, lines, -(-count // _INDEX_TILE))
+    return assemble("index", f"values of {name}", [y], target.shape, lines, -(-count // LINE_ELEMENTS))
 
 
 class _GatherSource:

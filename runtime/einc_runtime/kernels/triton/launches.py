@@ -30,6 +30,10 @@ POINTER_ALIGNMENT = 16
 SCRATCH = 1 << 62
 """Addresses from here on are offsets in a kernel's workspace, whose address is known only when it is bound."""
 
+APART = 1 << 50
+"""Where in the workspace further arrays lie while launches are built, until it is known how much these need
+themselves."""
+
 SIGNATURE_TYPES = {**{str(name): each.triton for name, each in ELEMENT_FORMATS.items()}, "i16": "i16"}
 """The plan's names of types, and of bits that are only moved -> their names in Triton's signatures. A bool is a byte
 in memory, and so is a float of 8 bits, which sources widen and round by its bits: not all GPUs know the types."""

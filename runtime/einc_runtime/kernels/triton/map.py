@@ -31,7 +31,7 @@ from einc_runtime.kernels.triton.source import (
     index_cast,
     power_of_two,
 )
-from einc_runtime.kernels.triton.tiles import MIN_PROGRAMS, MULTIPROCESSORS, ElementwiseTiles, TileGrid
+from einc_runtime.kernels.triton.tiles import MIN_PROGRAMS, MULTIPROCESSORS, TILE_ELEMENTS, ElementwiseTiles, TileGrid
 from einc_runtime.kernels.views import merge_axes, strides_of
 from einc_runtime.plan.scalar_programs import ScalarInput
 
@@ -53,9 +53,6 @@ def build_aggregate(aggregation: str, reads: Sequence[Array], write: Array) -> L
     """A chain of additions (or the like) over views in their order."""
     return build_map(aggregation_as_map(aggregation, reads, write))
 
-
-TILE_ELEMENTS = 2048
-"""Partial aggregates in a program's tile."""
 
 SHARED_OUT = 16
 """The least number of loop steps in a share: reductions with fewer steps are not divided."""

@@ -28,6 +28,7 @@ from einc_runtime.kernels.triton.launches import (
     WorkspaceAllocator,
 )
 from einc_runtime.kernels.triton.source import (
+    LINE_ELEMENTS,
     MOVED_TYPES,
     TRITON_IMPORTS,
     LaunchOptions,
@@ -40,9 +41,6 @@ from einc_runtime.kernels.triton.source import (
 )
 from einc_runtime.kernels.triton.tiles import choose_tiles
 from einc_runtime.kernels.views import merge_axes, restride
-
-MOVE_TILE_UNITS = 1024
-"""Units in a tile of a launch for many blocks."""
 
 
 def build_moves(reads: Sequence[Array], writes: Sequence[Array]) -> LaunchSequence:
@@ -153,8 +151,8 @@ def _launch_many(moves: Sequence[_BlockMove]) -> KernelLaunch:
     """One launch for all blocks."""
     unit = math.gcd(*(move.unit for move in moves))
     depth = max(1, max(len(move.extents) for move in moves) - 1)
-    width = min(power_of_two(max(move.extents[-1] for move in moves) // unit), MOVE_TILE_UNITS)
-    height = MOVE_TILE_UNITS // width
+    width = min(power_of_two(max(move.extents[-1] for move in moves) // unit), LINE_ELEMENTS)
+    height = LINE_ELEMENTS // width
     rows, owners, first = [], [], 0
     for number, move in enumerate(moves):
         inner, lines = move.extents[-1] // unit, math.prod(move.extents[:-1])

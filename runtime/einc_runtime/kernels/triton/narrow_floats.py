@@ -16,7 +16,9 @@ from collections.abc import Sequence
 
 from einc_runtime.plan.element_types import ELEMENT_FORMATS, FloatBits
 
-_F32_FRACTION_BITS, _F32_BIAS = 23, 127
+F32_BIAS = 127
+"""What is added to exponents of f32."""
+_F32_FRACTION_BITS = 23
 _F16_BIAS, _F16_EXPONENT_AND_FRACTION = 15, 15
 
 _FLOAT_BITS: dict[str, FloatBits] = {name: each.bits for name, each in ELEMENT_FORMATS.items() if each.bits is not None}
@@ -76,7 +78,7 @@ def narrow_{kind}(x):
     size = bits & 0x7FFFFFFF
     capped = tl.minimum(size, {_find_bits(form.largest)})
     half = {(1 << (dropped - 1)) - 1} + ((capped >> {dropped}) & 1)
-    normal = ((capped + half) >> {dropped}) - {(_F32_BIAS - form.bias) << form.fraction}
+    normal = ((capped + half) >> {dropped}) - {(F32_BIAS - form.bias) << form.fraction}
     added = capped.to(tl.float32, bitcast=True) + {adding!r}
     subnormal = added.to(tl.int32, bitcast=True) - {_find_bits(adding)}
     code = tl.where(capped < {_find_bits(smallest)}, subnormal, normal)

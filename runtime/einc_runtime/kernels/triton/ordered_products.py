@@ -20,6 +20,7 @@ from einc_runtime.kernels.triton.contract import merge_dimensions
 from einc_runtime.kernels.triton.launches import KernelLaunch, LaunchSequence, LaunchStep, WorkspaceAllocator
 from einc_runtime.kernels.triton.map import build_map, build_reduce
 from einc_runtime.kernels.triton.ordered_sums import build_ordered_reduce
+from einc_runtime.kernels.triton.product import ROWS_TOGETHER
 from einc_runtime.kernels.triton.source import (
     LANGUAGE,
     LaunchOptions,
@@ -30,9 +31,6 @@ from einc_runtime.kernels.triton.source import (
     power_of_two,
 )
 from einc_runtime.plan.index_equations import Names
-
-GROUP = 8
-"""Rows of tiles whose programs start together, so that what they read of the columns is still in the cache."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -181,10 +179,10 @@ def _write_tile(count: int, rows: int, columns: int, cast: str) -> list[str]:
         return [*lines, f"i = {'0' if rows == 1 else 'tile'}", f"j = {'0' if columns == 1 else 'tile'}"]
     return [
         *lines,
-        f"first = tile // {GROUP * columns} * {GROUP}",
-        f"height = tl.minimum({rows} - first, {GROUP})",
-        f"i = first + tile % {GROUP * columns} % height",
-        f"j = tile % {GROUP * columns} // height",
+        f"first = tile // {ROWS_TOGETHER * columns} * {ROWS_TOGETHER}",
+        f"height = tl.minimum({rows} - first, {ROWS_TOGETHER})",
+        f"i = first + tile % {ROWS_TOGETHER * columns} % height",
+        f"j = tile % {ROWS_TOGETHER * columns} // height",
     ]
 
 

@@ -32,7 +32,7 @@ from einc_runtime.kernels.triton.source import (
     index_cast,
     power_of_two,
 )
-from einc_runtime.kernels.triton.tiles import MULTIPROCESSORS, TileGrid
+from einc_runtime.kernels.triton.tiles import MULTIPROCESSORS, TILE_ELEMENTS, TileGrid
 from einc_runtime.kernels.views import merge_axes, strides_of
 from einc_runtime.plan.index_equations import parse_index_equation
 from einc_runtime.plan.scalar_programs import TypedStep
@@ -42,9 +42,6 @@ PARALLEL_TERMS = 256
 
 PROGRAM_TERMS = 64 * PARALLEL_TERMS
 """Terms that one program combines."""
-
-TILE_ELEMENTS = 2048
-"""Elements in a program's tile, where there are so many results."""
 
 
 def write_tree(name: str, height: int, width: int, combine: str = "{0} + {1}") -> str:

@@ -15,7 +15,7 @@ from einc_runtime.kernels.base import Invocation, dtype_name
 from einc_runtime.kernels.calls.moves import AppendCall
 from einc_runtime.kernels.calls.rope import RopeCall
 from einc_runtime.kernels.triton.launches import Argument, KernelLaunch, LaunchSequence, StatusPointer, Table
-from einc_runtime.kernels.triton.rope import TILE_PAIRS, build_rope
+from einc_runtime.kernels.triton.rope import build_rope
 from einc_runtime.kernels.triton.side_by_side import place_side_by_side
 from einc_runtime.kernels.triton.source import (
     LaunchOptions,
@@ -25,7 +25,7 @@ from einc_runtime.kernels.triton.source import (
     mask_arguments,
     power_of_two,
 )
-from einc_runtime.kernels.triton.tiles import TileGrid
+from einc_runtime.kernels.triton.tiles import TILE_ELEMENTS, TileGrid
 
 
 def build_places(parts: Sequence[Invocation[Array]], kept: Sequence[bool]) -> LaunchSequence | None:
@@ -64,8 +64,8 @@ def _append(call: AppendCall, rotation: RopeCall | None) -> KernelLaunch:
     cached = [PointerOperand.of(f"y{n}", call.target[:, :1, span]) for n, span in enumerate(spans)]
     heads, count, rows = source.shape[0], source.shape[1], call.cache.shape[1]
     extents = (heads, count, half)
-    columns = min(power_of_two(half), TILE_PAIRS)
-    tiles = TileGrid(extents, 0, 2, min(power_of_two(heads), TILE_PAIRS // columns), columns)
+    columns = min(power_of_two(half), TILE_ELEMENTS)
+    tiles = TileGrid(extents, 0, 2, min(power_of_two(heads), TILE_ELEMENTS // columns), columns)
     positions = PointerOperand.of("positions", call.positions)
     token, stride = ("i1", positions.strides[0]) if count > 1 else ("0", 0)
     step = call.target.strides[1] // call.target.itemsize

@@ -30,8 +30,8 @@ EXACT_PRODUCTS = 128
 """So many products of floats of 8 bits are added by tensor cores, whose own sums have fewer bits, before they are added
 to sums in f32."""
 
-GROUP = 8
-"""Tiles of rows that are computed together, column after column."""
+ROWS_TOGETHER = 8
+"""Rows of tiles that are computed together, so that what they read of the columns is still in the cache."""
 
 SHARED_MEMORY_BYTES = {0: 64 << 10, 8: 163 << 10, 9: 227 << 10, 10: 227 << 10}
 """Bytes of shared memory that a program may have, by the first number of the architecture, which is 0 for those of AMD;
@@ -207,9 +207,9 @@ def _locate(batch: int, counts: tuple[int, int], tile: ProductTile, cast: str) -
     lines = [f"matrix = tile // {rows * columns}{cast}", f"place = tile % {rows * columns}"] if batch > 1 else []
     tile_number = "place" if batch > 1 else "tile"
     lines += [
-        f"group = {tile_number} // {GROUP * columns} * {GROUP}",
-        f"height = tl.minimum({rows} - group, {GROUP})",
-        f"within = {tile_number} % {GROUP * columns}",
+        f"group = {tile_number} // {ROWS_TOGETHER * columns} * {ROWS_TOGETHER}",
+        f"height = tl.minimum({rows} - group, {ROWS_TOGETHER})",
+        f"within = {tile_number} % {ROWS_TOGETHER * columns}",
         f"row = (group + within % height) * {tile.rows}",
         f"column = within // height * {tile.columns}",
         f"rows = (row + tl.arange(0, {tile.rows})){cast}",

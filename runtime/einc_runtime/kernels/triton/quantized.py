@@ -28,6 +28,7 @@ from einc_runtime.kernels.triton.ordered_products import build_ordered_contract
 from einc_runtime.kernels.triton.scalar import ScalarSource
 from einc_runtime.kernels.triton.source import (
     LANGUAGE,
+    LINE_ELEMENTS,
     LaunchOptions,
     PointerOperand,
     assemble,
@@ -36,13 +37,10 @@ from einc_runtime.kernels.triton.source import (
 )
 from einc_runtime.plan.element_types import ELEMENT_FORMATS, StoredForm
 from einc_runtime.plan.index_equations import parse_index_equation
+from einc_runtime.plan.launches import MAX_FEW_ROWS
 
-MAX_STORED_ROWS = 16
-"""Up to so many rows are multiplied with the weight as it is stored."""
 MIN_STEP, MAX_STEP = 16, 64
 """Stored values of a row that are multiplied at a time: tensor cores take 16 at least."""
-MAX_BLOCK_VALUES = 1024
-"""Stored values that a program reads at most."""
 STAND_IN_WEIGHT, STAND_IN_TENSOR = 1 << 61, 1 << 60
 """Where operands in workspace seem to be while a product is built: behind all memory, in front of all workspace."""
 
@@ -149,7 +147,7 @@ def _view_direct(call: QuantizedContractCall) -> list[Array] | None:
     kept = (*batch, *columns)
     names = [call.labels[: array.ndim] for array in weight.operands]
     known = {compute_type(name) for name in (kind, call.result.kind, weight.kind)} == {"f32"}
-    if call.count(rows) > MAX_STORED_ROWS or not known or call.labels[: len(kept)] != kept or len(batch) > 1:
+    if call.count(rows) > MAX_FEW_ROWS or not known or call.labels[: len(kept)] != kept or len(batch) > 1:
         return None
     if not weight.group and names[1] != kept:
         return None
@@ -178,7 +176,7 @@ def _multiply_tiles(
         for n, views in enumerate(viewed)
     ]  # fmt: skip
     (stack, width, depth), count = viewed[0][2].shape, viewed[0][0].shape[1]
-    tile, rows = 32, max(MAX_STORED_ROWS, power_of_two(count))
+    tile, rows = 32, max(MAX_FEW_ROWS, power_of_two(count))
     step = _find_step(weight)
     tiles = -(-width // tile)
     inside, near, in_rows = f"column < {width}", f"place < {depth}", f"row < {count}"
@@ -256,7 +254,7 @@ def widen(weight: QuantizedWeight, target: Array) -> KernelLaunch:
     factors = [PointerOperand.of(name, array) for name, array in zip(names, weight.operands[1:], strict=True)]
     output = PointerOperand.of("output", target)
     *rows, width = weight.values.shape
-    block = min(power_of_two(width), MAX_BLOCK_VALUES)
+    block = min(power_of_two(width), LINE_ELEMENTS)
     parts = -(-width // block)
     wide = "tl.float64" if dtype_name(target) == "f64" or weight.kind == "f64" else "tl.float32"
     # positions are 64 bits wide where an operand reaches so far

@@ -10,6 +10,7 @@ from einc_runtime.kernels.base import Invocation, dtype_name
 from einc_runtime.kernels.calls.recurrence import RecurrenceCall
 from einc_runtime.kernels.triton.contract import build_contract
 from einc_runtime.kernels.triton.launches import (
+    APART,
     SCRATCH,
     KernelLaunch,
     LaunchSequence,
@@ -21,16 +22,10 @@ from einc_runtime.kernels.triton.map import build_map, build_reduce
 from einc_runtime.kernels.triton.ordered_products import build_ordered_contract
 from einc_runtime.kernels.triton.ordered_sums import build_ordered_reduce
 from einc_runtime.kernels.triton.scalar import format_number
-from einc_runtime.kernels.triton.source import LANGUAGE, PointerOperand, assemble
+from einc_runtime.kernels.triton.source import LANGUAGE, LINE_ELEMENTS, PointerOperand, assemble
 from einc_runtime.plan.recurrences import OperandRead, RecurrenceEquation, RecurrenceRead
 from einc_runtime.plan.scalar_programs import ScalarLiteral
 from einc_runtime.plan.schema import FLOATS
-
-VALUES = 1 << 50
-"""Where in the workspace values lie while launches are built, so that no other address is theirs."""
-
-FILLED_ELEMENTS = 1024
-"""Elements that one program fills with a number."""
 
 
 def launch_steps(call: RecurrenceCall, ordered: bool) -> LaunchSequence:
@@ -44,12 +39,12 @@ class _StepLaunches:
     def __init__(self, call: RecurrenceCall, ordered: bool) -> None:
         self.call, self.ordered = call, ordered
         self.scratch = WorkspaceAllocator()
-        self.scratch.size = VALUES
+        self.scratch.size = APART
         self.values = [
             [self.scratch.take(call.value_shape(equation), call.value_dtype(equation)) for _ in range(2)]
             for equation in call.recurrence.equations
         ]
-        self.values_bytes = self.scratch.size - VALUES
+        self.values_bytes = self.scratch.size - APART
         self.steps: list[LaunchStep] = []
         self.inner = 0
 
@@ -114,8 +109,8 @@ class _StepLaunches:
 
     def _relocate(self, address: int) -> int:
         """Values lie first in the workspace, and behind them what the kernel of an equation needs itself."""
-        if address >= SCRATCH + VALUES:
-            return address - VALUES
+        if address >= SCRATCH + APART:
+            return address - APART
         return address + self.values_bytes if address >= SCRATCH else address
 
 
@@ -133,8 +128,8 @@ def _fill(target: Array, number: bool | int | float) -> KernelLaunch:
     text = format_number(number)
     kind = compute_type(y.dtype)
     lines = [
-        f"i = tl.program_id(0).to(tl.int64) * {FILLED_ELEMENTS} + tl.arange(0, {FILLED_ELEMENTS})",
-        f"value = tl.full([{FILLED_ELEMENTS}], {text}, {LANGUAGE[kind]})",
+        f"i = tl.program_id(0).to(tl.int64) * {LINE_ELEMENTS} + tl.arange(0, {LINE_ELEMENTS})",
+        f"value = tl.full([{LINE_ELEMENTS}], {text}, {LANGUAGE[kind]})",
         f"tl.store(y + i, value.to({'tl.int8' if kind == 'bool' else LANGUAGE[y.dtype]}), mask=i < {count})",
     ]
-    return assemble("fill", f"a number {text}", [y], target.shape, lines, -(-count // FILLED_ELEMENTS))
+    return assemble("fill", f"a number {text}", [y], target.shape, lines, -(-count // LINE_ELEMENTS))

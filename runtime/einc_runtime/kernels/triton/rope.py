@@ -20,10 +20,7 @@ from einc_runtime.kernels.triton.source import (
     index_cast,
     power_of_two,
 )
-from einc_runtime.kernels.triton.tiles import TileGrid
-
-TILE_PAIRS = 2048
-"""Pairs of elements in a program's tile."""
+from einc_runtime.kernels.triton.tiles import TILE_ELEMENTS, TileGrid
 
 
 def build_rope(invocation: Invocation[Array]) -> LaunchSequence:
@@ -41,8 +38,8 @@ def build_rope(invocation: Invocation[Array]) -> LaunchSequence:
     tokens, last = len(extents) - 2, len(extents) - 1
     # Rows are heads where there are several: they share angles, whose sines take longer than the rest.
     rows = max(range(last), key=lambda axis: (axis != tokens and extents[axis] > 1, extents[axis]))
-    width = min(power_of_two(half), TILE_PAIRS)
-    tiles = TileGrid(extents, rows, last, min(power_of_two(extents[rows]), TILE_PAIRS // width), width)
+    width = min(power_of_two(half), TILE_ELEMENTS)
+    tiles = TileGrid(extents, rows, last, min(power_of_two(extents[rows]), TILE_ELEMENTS // width), width)
     wave = "f64" if kind == "f64" else "f32"
 
     def vector(name: str, dtype: str, axis: int, stride: int) -> PointerOperand:

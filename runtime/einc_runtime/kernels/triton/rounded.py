@@ -13,7 +13,7 @@ from einc_runtime.kernels.base import Invocation
 from einc_runtime.kernels.calls.rounded import LEVELS, RoundedContractCall
 from einc_runtime.kernels.indices import NamedArray
 from einc_runtime.kernels.triton.launches import KernelLaunch, LaunchSequence, WorkspaceAllocator
-from einc_runtime.kernels.triton.source import LANGUAGE, PointerOperand, assemble, power_of_two
+from einc_runtime.kernels.triton.source import LANGUAGE, LINE_ELEMENTS, PointerOperand, assemble, power_of_two
 from einc_runtime.plan.index_equations import Names
 
 MIN_TILE_ROWS = 16
@@ -22,8 +22,6 @@ MAX_TILE_ROWS = 64
 """The most rows of a tile."""
 PRODUCTS_AT_ONCE = 64
 """Products that are added up at a time."""
-MAX_ROUNDED_ELEMENTS = 1024
-"""Elements of a row that a program rounds at most."""
 _NEAREST = {"tl.float32": 1.5 * 2.0**23, "tl.float64": 1.5 * 2.0**52}
 """What leaves no bits for a fraction when it is added: the sum is rounded to an integer, ties to even."""
 
@@ -82,7 +80,7 @@ def _round(call: RoundedContractCall, integers: Array) -> KernelLaunch:
     count, depth = integers.shape
     x, largest = _operand("x", plain.tensor), _operand("largest", call.rows)
     target = PointerOperand.of("integers", integers)
-    block = min(power_of_two(depth), MAX_ROUNDED_ELEMENTS)
+    block = min(power_of_two(depth), LINE_ELEMENTS)
     parts = -(-depth // block)
     row_lines, row_places = locate(call, (*batch, *rows), "row")
     column_lines, column_places = locate(call, summed, "column")

@@ -25,19 +25,16 @@ from einc_runtime.kernels.triton import rounded
 from einc_runtime.kernels.triton.gemm import Axis, Matrix, make_gemm
 from einc_runtime.kernels.triton.launches import KernelLaunch, LaunchSequence, LaunchStep, WorkspaceAllocator
 from einc_runtime.kernels.triton.map import build_map
+from einc_runtime.kernels.triton.narrow_floats import F32_BIAS
 from einc_runtime.kernels.triton.quantized import (
     STAND_IN_TENSOR,
     build_on_operand,
     build_ordered_quantized_contract,
     build_quantized_contract,
 )
-from einc_runtime.kernels.triton.source import PointerOperand, assemble, power_of_two
+from einc_runtime.kernels.triton.source import LINE_ELEMENTS, PointerOperand, assemble, power_of_two
 from einc_runtime.plan.element_types import find_element_type
 
-MAX_ROUNDED_VALUES = 1024
-"""Elements of a row that a program rounds at most."""
-F32_BIAS = 127
-"""What is added to exponents of f32."""
 LINE = 16
 """cuBLASLt multiplies floats of 8 bits whose lines are multiples of so many bytes, at such addresses."""
 
@@ -133,9 +130,9 @@ class _Rounding:
         self.rows = (*batch, *rows)
         self.count, self.depth = call.plain.count(self.rows), call.plain.count(self.summed)
         group = call.plain.weight.group
-        self.width = group or min(power_of_two(self.depth), MAX_ROUNDED_VALUES)
+        self.width = group or min(power_of_two(self.depth), LINE_ELEMENTS)
         self.line = power_of_two(self.width)
-        self.groups = min(max(1, MAX_ROUNDED_VALUES // self.line), power_of_two(-(-self.depth // self.width)))
+        self.groups = min(max(1, LINE_ELEMENTS // self.line), power_of_two(-(-self.depth // self.width)))
 
     def write(self, target: Array) -> KernelLaunch:
         """The launch that writes what values and scales stand for."""

@@ -27,14 +27,9 @@ from einc_runtime.kernels.triton.source import (
     index_cast,
     power_of_two,
 )
-from einc_runtime.kernels.triton.tiles import TileGrid
+from einc_runtime.kernels.triton.tiles import TILE_ELEMENTS, TileGrid
 from einc_runtime.kernels.views import merge_leading_axes
-
-TILE_ELEMENTS = 2048
-"""Elements in a program's tile where rows are shorter."""
-
-MAX_WHOLE_ROW = 16384
-"""The longest row of f32 that is held in registers: 32 of them for each of 512 threads."""
+from einc_runtime.plan.launches import MAX_ROW
 
 
 def build_softmax(invocation: Invocation[Array], ordered: bool = False) -> LaunchSequence:
@@ -148,7 +143,7 @@ class RowTiles:
         unit = next((axis for axis in leading if item.strides[axis] == 1), None)  # rows lie across memory
         across = unit is not None and item.strides[-1] != 1
         rows = unit if across else max(leading, key=lambda axis: (self.extents[axis] > 1, axis), default=None)
-        limit = MAX_WHOLE_ROW if self.kind == "f32" else MAX_WHOLE_ROW // 2
+        limit = MAX_ROW if self.kind == "f32" else MAX_ROW // 2
         self.width = power_of_two(self.extent)
         height = min(power_of_two(self.extents[rows]), 32) if rows is not None and across else 1
         if ordered:

@@ -23,6 +23,9 @@ LANGUAGE = {
 }  # fmt: skip
 """The plan's names of types -> their names in sources."""
 
+LINE_ELEMENTS = 1024
+"""What a program takes of a long line at a time, or writes of one: eight elements for each of 128 threads."""
+
 TRITON_IMPORTS = "import triton\nimport triton.language as tl\n"
 
 

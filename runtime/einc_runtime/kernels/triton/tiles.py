@@ -21,11 +21,14 @@ ACCESSES = 2
 PROGRAM_THREADS = 128
 """Threads in a program of 4 warps."""
 
-MIN_PROGRAMS = 528
-"""A thread has several accesses only if there are so many programs: four for each multiprocessor of a large GPU."""
-
 MULTIPROCESSORS = 132
-"""A thread has a whole access only if there are so many programs: one for each multiprocessor of a large GPU."""
+"""Those of a large GPU: a thread has a whole access only if there are so many programs."""
+
+MIN_PROGRAMS = 4 * MULTIPROCESSORS
+"""A thread has several accesses only if there are so many programs."""
+
+TILE_ELEMENTS = 2048
+"""Elements in a tile of rows, of partial aggregates, of results or of pairs: sixteen for each of 128 threads."""
 
 MIN_ELEMENTS = 256
 """The least number of elements in a tile: with fewer, threads would be idle."""
