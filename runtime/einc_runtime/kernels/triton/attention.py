@@ -94,8 +94,8 @@ def build_attention(invocation: Invocation[Array], architecture: str, ordered: b
     work = _list_tiles(call, max(1, shape.rows // heads))
     programs = len(work) * call.k.shape[0] * -(-group // heads)
     keys = max((int(row[3] - row[2]) for row in work), default=0)
-    wanted = 2 * MULTIPROCESSORS // programs  # with fewer programs, keys are divided among several
-    shares = 1 if ordered else max(1, min(MAX_SHARES, wanted, keys // MIN_SHARE))
+    share_limit = 2 * MULTIPROCESSORS // programs  # with fewer programs, keys are divided among several
+    shares = 1 if ordered else max(1, min(MAX_SHARES, share_limit, keys // MIN_SHARE))
     results = call.o, call.lse
     if shares == 1:
         return LaunchSequence((_AttentionSource(call, shape, heads, results, 1, ordered, architecture).call(work),))
