@@ -166,18 +166,20 @@ test-arm: .venv/dev  ## kernels and plans as aarch64, emulated by qemu (needs ro
 		{ apt-get update -qq && apt-get install -y -qq --no-install-recommends qemu-user-static debootstrap >/dev/null; }
 	$(BIN)/python -m tests.arm --jobs $(JOBS)
 
+INTERPRETED := $(filter-out %/live_compiling.py,$(wildcard tests/triton/live_*.py))
+
 test-triton: .venv/triton  ## GPU kernels without a GPU: run in Triton's interpreter, and compiled
-	TRITON_INTERPRET=1 $(PYTEST) -n $(JOBS) tests/triton/live_kernels.py tests/triton/live_attention.py \
-		tests/triton/live_far.py tests/triton/live_plans.py tests/triton/live_products.py \
-		tests/triton/live_reproducible.py tests/triton/live_functions.py tests/triton/live_recurrences.py tests/triton/live_launches.py
+	TRITON_INTERPRET=1 $(PYTEST) -n $(JOBS) $(INTERPRETED)
 	$(PYTEST) -n $(JOBS) tests/triton/live_compiling.py
 
-test-triton-slow: .venv/triton  ## the same for all models, numbers of sites and architectures
-	TRITON_INTERPRET=1 $(PYTEST) -n $(JOBS) -m slow tests/triton/live_reproducible.py
+test-triton-slow: .venv/triton  ## the same for all types, models, numbers of sites and architectures
+	TRITON_INTERPRET=1 $(PYTEST) -n $(JOBS) -m slow $(INTERPRETED)
 	$(PYTEST) -n $(JOBS) -m slow tests/triton/live_compiling.py
 
+REFERENCES := $(wildcard tests/reference/live_*.py) tests/gpu/live_rehearsal.py tests/gpu/live_ranks.py
+
 test-reference: .venv/reference  ## compare with transformers and torch, live, on the CPU; rehearse gpu-check
-	$(PYTEST) -n $(JOBS) tests/reference/live_decoders.py tests/reference/live_encoders.py tests/reference/live_generation.py tests/reference/live_gguf.py tests/reference/live_public_cases.py tests/reference/live_stored_floats.py tests/reference/live_arrays.py tests/reference/live_integers.py tests/reference/live_library.py tests/reference/live_gradients.py tests/reference/live_training.py tests/reference/live_torch_training.py tests/gpu/live_rehearsal.py tests/gpu/live_ranks.py
+	$(PYTEST) -n $(JOBS) $(REFERENCES)
 
 test-torch: .venv/reference  ## modules and operators of PyTorch and tiny models of transformers, exported, imported and compared
 	$(PINNED) expecttest
@@ -187,8 +189,8 @@ test-vision: .venv/reference  ## models of timm and torchvision with random weig
 	$(PINNED) --no-deps --upgrade --target build/vision torchvision timm
 	$(PYTEST) -n $(JOBS) tests/importers/live_vision.py
 
-test-reference-slow: .venv/reference  ## the same comparison for more numbers of sites
-	$(PYTEST) -n $(JOBS) -m slow tests/reference/live_decoders.py tests/reference/live_encoders.py tests/reference/live_gradients.py
+test-reference-slow: .venv/reference  ## the same comparison for all models, types and numbers of sites
+	$(PYTEST) -n $(JOBS) -m slow $(REFERENCES)
 
 test-onnx: .venv/onnx  ## ONNX's own tests of its operators and models, imported; with ONNX Runtime beside it
 	$(PYTEST) -n $(JOBS) tests/importers/onnx/live_onnx.py tests/importers/onnx/live_public_weights.py

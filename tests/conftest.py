@@ -16,10 +16,10 @@ from hypothesis import HealthCheck, settings
 
 from tests.support.property_examples import ALL
 
-# The same examples in every run, however slow the machine: a third of those that a test asks for (`property_examples`),
+# The same examples in every run, however slow the machine: a fifth of those that a test asks for (`property_examples`),
 # or all of them (make test-slow); `--hypothesis-profile=new` tries others (make test-new).
 steady = settings(deadline=None, suppress_health_check=[HealthCheck.too_slow])
-settings.register_profile("einc", steady, derandomize=True, max_examples=ALL // 3)
+settings.register_profile("einc", steady, derandomize=True, max_examples=ALL // 5)
 settings.register_profile("all", steady, derandomize=True, max_examples=ALL)
 settings.register_profile("new", steady, derandomize=False, print_blob=True, max_examples=ALL)
 settings.load_profile("einc")

@@ -99,7 +99,7 @@ def test_the_other_operators_agree_with_numpy() -> None:
     }
     for tensor, _ in results.values():
         graph.save(tensor)
-    es.compileGraph(graph, device=6, machine="host")
+    es.compileGraph(graph, device=3, machine="host")
     for tensor, array in ((x, a), (bias, b), (w, c)):
         graph.load(tensor, array)
     graph.execute()

@@ -32,6 +32,7 @@ def bundle_of(name):
     return compile_model((ROOT / "models" / f"{model}.ein").read_text(), f"{model}.ein", options).bundle
 
 
+@pytest.mark.sampled(2)
 @pytest.mark.parametrize(
     ("name", "how", "ranks"),
     [("two sequences", BATCH, 2), ("two sequences", SEQUENCE, 3), ("uneven", SEQUENCE, 2), ("chain", ROWS, 2)],

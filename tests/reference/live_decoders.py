@@ -19,23 +19,25 @@ def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return tmp_path_factory.mktemp("models")
 
 
-@pytest.mark.parametrize("half", reference_plans.HALVES)
+@pytest.mark.parametrize("shift", reference_plans.SHIFTS)
 @pytest.mark.parametrize("name", reference_models.DECODERS)
-def test_logits_and_greedy_tokens_are_those_of_transformers(name: str, half: int, folder: Path, tmp_path: Path) -> None:
+def test_logits_and_greedy_tokens_are_those_of_transformers(
+    name: str, shift: int, folder: Path, tmp_path: Path
+) -> None:
     model = reference_models.make(name, folder / name)
     ids = np.random.default_rng(3).integers(0, 97, (3, 11))
     expected = reference_models.logits(model, input_ids=ids)
     tokens = [reference_models.greedy(model, prompt, COUNT) for prompt in PROMPTS]
     assert len({tuple(t) for t in tokens}) == len(tokens)
-    for sites in reference_plans.numbers_of_sites(list(reference_models.DECODERS).index(name) + half):
-        found = reference_plans.all_logits(folder / name, tmp_path, sites, ids)
-        assert np.abs(found - expected).max() < 1e-4, sites
-        assert reference_plans.greedy(folder / name, tmp_path, sites, PROMPTS, COUNT) == tokens, sites
+    sites = reference_plans.choose_sites(list(reference_models.DECODERS).index(name) + shift)
+    found = reference_plans.all_logits(folder / name, tmp_path, sites, ids)
+    assert np.abs(found - expected).max() < 1e-4, sites
+    assert reference_plans.greedy(folder / name, tmp_path, sites, PROMPTS, COUNT) == tokens, sites
 
 
-@pytest.mark.parametrize("eighth", reference_plans.EIGHTHS)
+@pytest.mark.parametrize("shift", reference_plans.SHIFTS)
 @pytest.mark.parametrize("name", reference_models.FURTHER)
-def test_further_families_are_those_of_transformers(name: str, eighth: int, folder: Path, tmp_path: Path) -> None:
+def test_further_families_are_those_of_transformers(name: str, shift: int, folder: Path, tmp_path: Path) -> None:
     small = reference_models.SMALL
     model = reference_models.make(name, folder / name, small)
     ids = np.random.default_rng(3).integers(0, small["vocab_size"], (3, 11))
@@ -43,10 +45,10 @@ def test_further_families_are_those_of_transformers(name: str, eighth: int, fold
     prompts = [[token % small["vocab_size"] for token in prompt] for prompt in PROMPTS]
     tokens = [reference_models.greedy(model, prompt, 12) for prompt in prompts]
     assert len({tuple(t) for t in tokens}) == len(tokens)
-    for sites in reference_plans.numbers_of_sites(list(reference_models.FURTHER).index(name) + eighth, 8):
-        found = reference_plans.all_logits(folder / name, tmp_path, sites, ids)
-        assert np.abs(found - expected).max() < 1e-4, sites
-        assert reference_plans.greedy(folder / name, tmp_path, sites, prompts, 12) == tokens, sites
+    sites = reference_plans.choose_sites(list(reference_models.FURTHER).index(name) + shift)
+    found = reference_plans.all_logits(folder / name, tmp_path, sites, ids)
+    assert np.abs(found - expected).max() < 1e-4, sites
+    assert reference_plans.greedy(folder / name, tmp_path, sites, prompts, 12) == tokens, sites
 
 
 @pytest.mark.parametrize("name", ["qwen2", "qwen3", "gemma"])

@@ -93,6 +93,7 @@ def compute(file: Path, work: Path, sites: int) -> Any:
     return reference_plans.outputs(opened, ids=IDS.reshape(-1))["logits"].reshape(batch, tokens, -1)
 
 
+@pytest.mark.sampled(2)
 @pytest.mark.parametrize("kind", ["F32", "Q8_0"])
 @pytest.mark.parametrize("name", FAMILIES)
 def test_logits_of_a_family_are_those_of_transformers(name: str, kind: str, tmp_path: Path) -> None:
@@ -101,6 +102,7 @@ def test_logits_of_a_family_are_those_of_transformers(name: str, kind: str, tmp_
     assert np.abs(found - reference_models.logits(model, input_ids=IDS)).max() < 3e-4
 
 
+@pytest.mark.sampled(2)
 @pytest.mark.parametrize("name", ["llama", "gemma2"])
 @pytest.mark.parametrize("kind", KINDS)
 def test_logits_of_a_type_of_blocks_are_those_of_transformers(name: str, kind: str, tmp_path: Path) -> None:

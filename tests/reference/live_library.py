@@ -88,6 +88,7 @@ def test_aggregations_of_tuples_are_those_of_torch(sites: int) -> None:
         assert (found[position] == best.indices.numpy()).all()
 
 
+@pytest.mark.sampled(3)
 @pytest.mark.parametrize("sites", [1, 3, 8])
 @pytest.mark.parametrize("name", CASES)
 def test_the_library_computes_what_torch_does(name: str, sites: int) -> None:

@@ -107,6 +107,7 @@ CASES: dict[str, Case] = {
 }  # fmt: skip
 
 
+@pytest.mark.sampled(2)
 @pytest.mark.parametrize("name", CASES)
 def test_gradients_of_modules_are_those_of_autograd(name: str) -> None:
     """In f64, on one site and on three. Models of transformers compute norms and angles in f32 whatever they are asked

@@ -7,24 +7,22 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
-import pytest
 
 from einc.cli.main import main
 from einc_runtime.execution.session import Session
 from einc_runtime.plan.codec import read_bundle
+from tests.support.sampling import first
 
 Array = np.ndarray[Any, np.dtype[Any]]
 
 
-HALVES = [pytest.param(0, id="first"), pytest.param(1, id="rest", marks=pytest.mark.slow)]
+SHIFTS = first(1, range(8))
+"""What is added to the position of a model: with all of them, each model runs on all numbers of sites."""
 
 
-EIGHTHS = [HALVES[0], *(pytest.param(n, id=f"rest{n}", marks=pytest.mark.slow) for n in range(1, 8))]
-
-
-def numbers_of_sites(position: int, step: int = 2) -> range:
-    """Every other number from 1 to 8, or every eighth: models one after the other have all of them between them."""
-    return range(1 + position % step, 9, step)
+def choose_sites(position: int) -> int:
+    """From 1 to 8: models one after the other have all of them between them."""
+    return 1 + position % 8
 
 
 def session(

@@ -37,13 +37,14 @@ class Arena:
     """Memory of a device: `place` copies an array into it, with its elements `step` apart."""
 
     def __init__(self, size=1 << 24):
-        self.raw = np.full(size, 0x5A, np.uint8)
+        self.raw = np.zeros(size, np.uint8)
         self.readable, self.writable = (np.zeros(size, bool) for _ in range(2))
         self.end = GAP
 
     def take(self, size):
         start, self.end = self.end, -(-(self.end + size + GAP) // 256) * 256
         assert self.end <= len(self.raw), "a larger arena is needed"
+        self.raw[start : self.end] = 0x5A
         return start
 
     def place(self, array, step=1, output=False):
@@ -157,19 +158,19 @@ Tensor.__radd__ = _operator(np.add)
 def language(arena, number, written):
     """`tl` for one program of a launch."""
 
-    def element(pointer, mask, allowed):
+    def element(pointer, mask, *allowed):
         size = pointer.pointee.itemsize
         on = np.broadcast_to(True if mask is None else bare(mask), pointer.a.shape)
         places = pointer.a[on]
         if len(places) and (places.min() < 0 or places.max() + size > len(arena.raw)):
             raise Misuse("an access outside of memory")
         touched = places[:, None] + np.arange(size)
-        if not allowed[touched].all():
+        if not np.logical_or.reduce([kind[touched] for kind in allowed]).all():
             raise Misuse("an access outside of the operands")
         return on, places, touched
 
     def load(pointer, mask=None, **options):  # `other`: what is loaded outside of the mask
-        on, _, touched = element(pointer, mask, arena.readable | arena.writable)
+        on, _, touched = element(pointer, mask, arena.readable, arena.writable)
         loaded = np.full(on.shape, bare(options.get("other", 0)), pointer.pointee)
         loaded[on] = arena.raw[touched].view(pointer.pointee)[:, 0]
         return Tensor(loaded)

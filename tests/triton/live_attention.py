@@ -47,6 +47,7 @@ def results(q, v):
     return [np.empty((*q.shape[:2], v.shape[2]), q.dtype), np.empty(q.shape[:2], wide)]
 
 
+@pytest.mark.sampled(2)
 @pytest.mark.parametrize("dtype", FLOATS, ids=str)
 @pytest.mark.parametrize("name", CASES)
 def test_attention(name, dtype):
@@ -55,6 +56,7 @@ def test_attention(name, dtype):
     check("attention", a, arrays, results(arrays[0], arrays[2]), tolerance=max(3e-6, 2 * TOLERANCE[dtype]), steps=(1,))
 
 
+@pytest.mark.sampled(2)
 @pytest.mark.parametrize("name", CASES)
 def test_attention_of_blocks(name):
     """Random blocks of heads, queries and keys, which may begin and end inside of sequences."""
@@ -72,6 +74,7 @@ def test_attention_of_blocks(name):
     check("attention", a, part, results(part[0], part[2]), low, [low[0], low[0][:2]], tolerance=3e-6)
 
 
+@pytest.mark.sampled(2)
 @pytest.mark.parametrize("name", ["causal", "more_keys", "fewer_keys", "causal_window", "softcap", "positions"])
 def test_attention_cut_along_queries_and_keys(name):
     """The blocks that cuts of queries make: queries that end early in a sequence, with the keys that they see."""

@@ -78,6 +78,7 @@ def compare(name, attributes, inputs, outputs, step, axes):
         agree(found, expected, 2e-3 if expected[0].dtype == F16 else 2e-6)
 
 
+@pytest.mark.sampled(2)
 @pytest.mark.parametrize("step", STEPS.values(), ids=STEPS)
 @pytest.mark.parametrize("case", CASES)
 def test_kernels_on_views_beyond_32_bit_offsets(case, step):

@@ -29,6 +29,7 @@ def apply(function: str, *arrays: np.ndarray, dtype: object = None) -> np.ndarra
     return output
 
 
+@pytest.mark.sampled(2)
 @pytest.mark.parametrize("dtype", ["f4", "f8"])
 @pytest.mark.parametrize("function", EXACT)
 def test_errors_are_within_the_stated_bounds(function, dtype):

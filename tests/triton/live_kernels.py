@@ -47,6 +47,7 @@ def test_a_chain_with_broadcast_and_transpose(dtype):
     check("map", {"program": CHAIN, "indices": "i j, j -> j i"}, [x, w], [np.empty((37, 13), dtype)], tolerance=None)
 
 
+@pytest.mark.sampled(2)
 @pytest.mark.parametrize("dtype", [F16, BF16, F32], ids=str)
 @pytest.mark.parametrize("stored", ["mxfp8", "mxfp4", "nvfp4"])
 def test_floats_with_scales_of_few_bits(dtype, stored):
@@ -68,6 +69,7 @@ def test_floats_with_scales_of_few_bits(dtype, stored):
         check("quantized_contract", given, [x, *weight], [y], tolerance=tolerance, steps=(1,))
 
 
+@pytest.mark.sampled(2)
 @pytest.mark.parametrize("dtype", [F16, BF16, F32], ids=str)
 @pytest.mark.parametrize(("stored", "group"), [("f8e4m3", 0), ("f8e4m3", 128), ("mxfp8", 32), ("nvfp4", 16)])
 def test_products_of_rows_rounded_to_floats(dtype, stored, group):
@@ -85,6 +87,7 @@ def test_products_of_rows_rounded_to_floats(dtype, stored, group):
     check("rounded_contract", given, inputs, [np.empty((19, 48), dtype)], tolerance=tolerance, steps=(1,))
 
 
+@pytest.mark.sampled(2)
 @pytest.mark.parametrize("dtype", FLOATS, ids=str)
 @pytest.mark.parametrize(("packing", "group", "zeros"), [(1, 0, False), (1, 64, True), (2, 32, True), (2, 0, False)])
 def test_weights_are_widened(dtype, packing, group, zeros):
@@ -96,6 +99,7 @@ def test_weights_are_widened(dtype, packing, group, zeros):
     check("dequantize", {"group": group}, inputs, [np.empty((5, 3, 128), dtype)])
 
 
+@pytest.mark.sampled(2)
 @pytest.mark.parametrize("dtype", [F16, BF16, F32], ids=str)
 @pytest.mark.parametrize(("stored", "group"), [("float8_e4m3fn", 0), ("float8_e4m3fn", 128), ("float8_e5m2", 32)])
 def test_floats_of_8_bits(dtype, stored, group):
@@ -113,6 +117,7 @@ def test_floats_of_8_bits(dtype, stored, group):
         check("quantized_contract", given, [x, values, scales], [y], tolerance=tolerance, steps=(1,))
 
 
+@pytest.mark.sampled(2)
 @pytest.mark.parametrize("dtype", FLOATS, ids=str)
 @pytest.mark.parametrize(("packing", "group", "zeros"), [(1, 0, False), (1, 96, True), (2, 32, True), (2, 0, False)])
 def test_products_with_quantized_weights(dtype, packing, group, zeros):
@@ -133,6 +138,7 @@ def test_products_with_quantized_weights(dtype, packing, group, zeros):
         check("quantized_contract", given, [x, *weight], [np.empty(out, dtype)], tolerance=tolerance, steps=(1,))
 
 
+@pytest.mark.sampled(2)
 @pytest.mark.parametrize("dtype", FLOATS, ids=str)
 @pytest.mark.parametrize(
     ("equation", "shape", "weight", "scales", "out"),
@@ -155,6 +161,7 @@ def test_products_of_rounded_rows(dtype, equation, shape, weight, scales, out):
     check("rounded_contract", attributes, inputs, [np.empty(out, dtype)], tolerance=tolerance, steps=(1,))
 
 
+@pytest.mark.sampled(2)
 @pytest.mark.parametrize("dtype", FLOATS, ids=str)
 @pytest.mark.parametrize(
     ("tokens", "slots", "count", "each"), [(70, 2, 6, False), (40, 3, 9, True), (5, 3, 9, False), (1, 1, 5, False)]
@@ -241,6 +248,7 @@ def test_truth_values_and_casts():
     )
 
 
+@pytest.mark.sampled(2)
 @pytest.mark.parametrize("dtype", [F32, F16, BF16, F64, I32, I64], ids=str)
 @pytest.mark.parametrize("aggregation", ["sum", "max", "min", "prod"])
 def test_reduce(aggregation, dtype):
@@ -431,6 +439,7 @@ def test_topk_of_long_rows():
     check("topk", {"axis": 0}, [normal(9000)], [np.empty(5, F32), np.empty(5, I64)], steps=(1,))
 
 
+@pytest.mark.sampled(2)
 @pytest.mark.parametrize("aggregation", ["sum", "max", "min", "prod"])
 @pytest.mark.parametrize("dtype", [F32, F16, BF16, I32], ids=str)
 def test_aggregations_of_copies(aggregation, dtype):
@@ -487,6 +496,7 @@ def test_ranked_values_are_aggregated(dtype, strided):
     both_merges("topk", lists, ((0, 1), (0, 1)), 0, strided)
 
 
+@pytest.mark.sampled(3)
 @pytest.mark.parametrize("dtype", ["f32", "bf16", "i32"])
 @pytest.mark.parametrize("name", AGGREGATE_CASES)
 def test_aggregations_of_a_model(name, dtype):
@@ -529,6 +539,7 @@ RUNNING = {
 }
 
 
+@pytest.mark.sampled(2)
 @pytest.mark.parametrize("dtype", ["f32", "bf16"])
 @pytest.mark.parametrize("name", RUNNING)
 def test_running_aggregates(name, dtype):

@@ -32,6 +32,7 @@ CHOSEN = [
 WITH_EPILOGUES = ("ffn", "epilogues")
 
 
+@pytest.mark.sampled(2)
 @pytest.mark.filterwarnings("ignore::RuntimeWarning")
 @pytest.mark.parametrize(("name", "dtype", "sites", "devices"), CHOSEN)
 def test_plans_with_the_gpus_kernels(name, dtype, sites, devices):

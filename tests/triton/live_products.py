@@ -33,6 +33,7 @@ def placed(arrays):
     return {name: array.ctypes.data for name, array in arrays.items()}
 
 
+@pytest.mark.sampled(2)
 @pytest.mark.parametrize("case", [*LARGE, *CASES], ids=str)
 def test_every_tile_computes_the_product(case):
     arrays = case.operands()

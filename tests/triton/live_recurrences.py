@@ -16,6 +16,7 @@ TOLERANCE = {"f32": 1e-5, "f16": 4e-3, "bf16": 3e-2, "f64": 1e-12, "i32": 0, "i6
 NAMES = [(name, dtype) for name, case in CASES.items() for dtype in case.dtypes]
 
 
+@pytest.mark.sampled(4)
 @pytest.mark.parametrize("tile", [1 << 13, 0], ids=["registers", "steps"])
 @pytest.mark.parametrize("ordered", [False, True], ids=["any order", "ordered"])
 @pytest.mark.parametrize(("name", "dtype"), NAMES)

@@ -28,6 +28,7 @@ TOLERANCE = {np.dtype("f2"): 2e-3, BF16: 1.6e-2, np.dtype("f4"): 1e-5, np.dtype(
 LONG = {"sum of two levels of chunks": reduced("i j -> j", {"i": 2 * PROGRAM_TERMS + 7, "j": 3}, "sum")}
 
 
+@pytest.mark.sampled(2)
 @pytest.mark.parametrize("name", [*CALLS, *LONG])
 def test_parts_have_the_bits_of_the_whole_which_is_right(name):
     call = (CALLS | LONG)[name]
