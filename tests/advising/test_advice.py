@@ -219,6 +219,7 @@ def test_what_is_best_and_on_the_frontier(tmp_path: Path) -> None:
 
 
 @pytest.mark.usefixtures("no_bounds")
+@pytest.mark.usefixtures("less_effort")
 def test_replicas_take_as_long_as_the_slowest_group(tmp_path: Path) -> None:
     """Sites 2 and 3 have a slower memory; every second pair is joined by a slower link."""
     sites = [{"hbm_gbs": gbs, "memory_bytes": 1 << 33} for gbs in (900, 900, 300, 300)]

@@ -39,7 +39,6 @@ def test_the_reference_is_what_numpy_says(name: str) -> None:
 
 
 @pytest.mark.sampled(6)
-@pytest.mark.sampled(3)
 @pytest.mark.parametrize("name", NAMES)
 def test_every_factorization_implements_the_operator(name: str) -> None:
     operator, arrays, _ = find(name)

@@ -205,6 +205,7 @@ def test_repeated_exchanges_are_synthesized_once(monkeypatch: pytest.MonkeyPatch
     assert not found[0].naive
 
 
+@pytest.mark.slow
 def test_the_same_seed_gives_the_same_plan() -> None:
     graph = random_graph(random.Random(5))
     plan = optimize(graph, 3, selector="random", seed=5)
