@@ -309,6 +309,9 @@ bench-training-speed: .venv/reference  ## a training step of a Llama of 30M para
 	$(BIN)/python -m tests.training.step_speed
 	$(BIN)/python -m tests.training.step_speed --precision bf16
 
+bench-serving: .venv/serve  ## steps of a served model, and what a long prompt delays: docs/serve.md
+	$(BIN)/python -m tests.serve.measure
+
 bench-optimality: .venv/dev  ## whether random or well-known plans are predicted faster than those that are chosen
 	$(BIN)/python -m tests.bench.optimality
 	$(BIN)/python -m tests.bench.optimality --growth

@@ -160,14 +160,18 @@ def read_options(
 
 def _read_step(step: Mapping[str, int | tuple[int, int]]) -> StepRequest:
     from einc.graph.decode_step import StepRequest as Request
+    from einc.ops.step_forms import CacheBlocks
 
-    entries = list(step.items()) if isinstance(step, Mapping) else []
-    name, counts = entries[0] if len(entries) == 1 else ("", ())
-    numbers = counts if isinstance(counts, tuple) else (counts,)
-    if not isinstance(name, str) or len(numbers) not in (1, 2) or not all(type(n) is int and n >= 0 for n in numbers):
-        hint = '{"tokens": 1}, or {"tokens": (1, 8)} for 8 sequences'
+    entries = dict(step) if isinstance(step, Mapping) else {}
+    blocks = entries.pop("blocks", ()) if len(entries) == 2 else ()
+    name, counts = next(iter(entries.items())) if len(entries) == 1 else ("", ())
+    numbers: tuple[int, ...] = counts if isinstance(counts, tuple) else (counts,)
+    pools: tuple[int, ...] = blocks if isinstance(blocks, tuple) else (blocks,)
+    fits = isinstance(name, str) and len(numbers) in (1, 2) and len(pools) in (0, 2)
+    if not fits or not all(type(n) is int and n >= 0 for n in (*numbers, *pools)):
+        hint = '{"tokens": 1}; {"tokens": (1, 8)} for 8 sequences; with "blocks": (64, 32), 64 blocks of 32 tokens'
         raise UsageError(f"step is a dimension with a number of new tokens, not {step!r:.80}", hint=hint)
-    return Request(name, *numbers)
+    return Request(name, numbers[0], numbers[-1] if len(numbers) > 1 else 1, CacheBlocks(*pools) if pools else None)
 
 
 def _read_exchange(name: str, program: str | os.PathLike[str]) -> GivenExchange:

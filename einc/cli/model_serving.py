@@ -12,9 +12,11 @@ from einc.cli.text_generation import note_compiled, open_cache, read_source
 from einc.errors import UsageError
 from einc.generation.decoder_plans import (
     MAX_SEQUENCES,
+    DecoderSizes,
     DecoderSource,
     complete_options,
     find_plans,
+    list_fewer,
     list_lengths,
 )
 from einc.generation.encoder_plans import EncoderSource, find_encoder_plans, is_encoder
@@ -40,7 +42,9 @@ if TYPE_CHECKING:
     from einc_runtime.execution.session import Session
 
 MAX_CONTEXT = 2048
-"""Tokens of a text where nothing else is asked for: caches take memory for all of them."""
+"""Tokens of a text where nothing else is asked for: caches take memory for as many texts of them as run at once."""
+PIECE_TOKENS = 128
+"""Tokens of a prompt that are read between two steps of other texts: those of a block, so that each can be shared."""
 PACKAGES = ("starlette", "uvicorn")
 
 
@@ -57,6 +61,8 @@ class ServeArguments:
     dtype: str | None
     batch: int | None
     context: int | None
+    cache_tokens: int | None
+    chunk: int | None
     max_tokens: int | None
     queue: int
     drain: float
@@ -108,22 +114,31 @@ def _load_decoder(
         template = _find_template(folder)
     cache = open_cache(chosen.plans)
     places = _choose_places(chosen.context, cache.find_longest(source))
-    batch = chosen.batch or MAX_SEQUENCES
-    plans = find_plans(source, _complete(chosen), cache, (batch, places, list_lengths(places)), phase)
-    weights = plans.join_weights(chosen.folder)
-    step, *pieces = _load(chosen, [plans.step, *plans.pieces], weights, phase)
-    slots = DecoderSlots(step, pieces)
+    sizes = _choose_sizes(chosen, places)
+    plans = find_plans(source, _complete(chosen), cache, sizes, phase)
+    step, *further = _load(chosen, plans.every, plans.join_weights(chosen.folder), phase)
+    slots = DecoderSlots(step, further)
     engine = Engine(SequenceBatch(slots, tokenizer, end_tokens), chosen.queue)
     most = min(chosen.max_tokens or places, places)
     grammars = JsonGrammars(tokenizer.document, slots.vocabulary, end_tokens)
     return TextModel(engine, tokenizer, template, chat, sampling, places, most, slots.times, grammars)
 
 
+def _choose_sizes(chosen: ServeArguments, places: int) -> DecoderSizes:
+    batch = chosen.batch or MAX_SEQUENCES
+    if chosen.cache_tokens is not None and chosen.cache_tokens < places:
+        raise UsageError(f"--cache-tokens: the longest text has {places:,} tokens, for which there have to be places")
+    lengths = list_lengths(places, chosen.chunk or PIECE_TOKENS)
+    return DecoderSizes(batch, places, lengths, list_fewer(batch), chosen.cache_tokens)
+
+
 def _load_encoder(chosen: ServeArguments, source: DecoderSource, phase: Callable[[str], None]) -> EmbeddingModel:
     from einc.serving.models import EmbeddingModel
 
-    if chosen.max_tokens is not None:
-        raise UsageError("--max-tokens means nothing for an encoder, which continues no text")
+    for name in ("max_tokens", "cache_tokens", "chunk"):
+        if getattr(chosen, name) is not None:
+            option = name.replace("_", "-")
+            raise UsageError(f"--{option} means nothing for an encoder, which continues no text")
     with files.reading(chosen.folder):
         folder = ModelFolder(chosen.folder, chosen.tokenizer)
         tokenizer, pooling = folder.read_tokenizer(), folder.read_pooling()

@@ -128,27 +128,34 @@ class MemorySize(ParamType):
 
 
 class StepSize(ParamType):
-    """`DIM=N`: so many new tokens along a dimension; `DIM=NxS`: of each of S sequences."""
+    """`DIM=N`: so many new tokens along a dimension; `DIM=NxS`: of each of S sequences; `DIM=NxS,blocks=BxT`: whose
+    caches lie in B blocks of T tokens."""
 
-    name = "DIM=N[xS]"
+    name = "DIM=N[xS][,blocks=BxT]"
 
     def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> StepRequest:
         from einc.graph.decode_step import StepRequest as Request
+        from einc.ops.step_forms import CacheBlocks
 
         if isinstance(value, Request):
             return value
-        dimension, equals, number = (part.strip() for part in str(value).partition("="))
-        counts = re.fullmatch("([0-9]{1,9})(?:x([1-9][0-9]{0,8}))?", number, re.ASCII)
-        if not equals or not dimension or counts is None:
-            self.fail(f"{value!r} is not of the form DIM=N or DIM=NxS, as in tokens=1 or tokens=1x8", param, ctx)
-        return Request(dimension, int(counts[1]), int(counts[2] or 1))
+        number = "[1-9][0-9]{0,8}"
+        form = f"([^=]+?) *= *([0-9]{{1,9}})(?:x({number}))?(?: *, *blocks=({number})x({number}))?"
+        parts = re.fullmatch(form, str(value).strip(), re.ASCII)
+        if parts is None:
+            message = (
+                f"{value!r} is not of the form DIM=N or DIM=NxS, as in tokens=1 or tokens=1x8; blocks=BxT may follow"
+            )
+            self.fail(message, param, ctx)
+        blocks = CacheBlocks(int(parts[4]), int(parts[5])) if parts[4] else None
+        return Request(parts[1], int(parts[2]), int(parts[3] or 1), blocks)
 
 
 def step_option(function: F) -> F:
     """Adds `--step`."""
     text = (
         "Derive a decode step of N new tokens of each sequence, which run along the dimension DIM of the model; of S "
-        "sequences, where the model reads one."
+        "sequences, where the model reads one; with caches in B blocks of T tokens, which sequences share."
     )
     return click.option("--step", type=StepSize(), help=text)(function)
 

@@ -16,6 +16,7 @@ from einc.cli.model_folders import read_published_model
 from einc.generation.decoder_plans import (
     MAX_SEQUENCES,
     DecoderPlans,
+    DecoderSizes,
     DecoderSource,
     choose_lengths,
     choose_places,
@@ -114,7 +115,7 @@ def _generate(chosen: GenerateArguments, world: World | None, bundles: list[Bund
     clock.mark("read_ms")
     with show_phases() as phase:
         plans = _find_plans(source, chosen, [len(row) for row in rows], 1 if world is None else world.links.size, phase)
-        bundles += (plan.bundle for plan in (plans.step, *plans.pieces))
+        bundles += (plan.bundle for plan in plans.every)
         clock.mark("plan_ms")
         phase("loading the weights")
         sessions = _open(bundles, plans, chosen.folder, world)
@@ -243,10 +244,10 @@ def _find_plans(
     options = CompileOptions(
         machine=chosen.machine, devices=chosen.sites, dtype=chosen.dtype, price_pins=chosen.price_pins
     )
-    sizes = (batch, places, choose_lengths(prompts, places))
+    sizes = DecoderSizes(batch, places, choose_lengths(prompts, places))
     plans = find_plans(source, complete_options(options, ranks), cache, sizes, phase)
-    note_compiled((plans.step, *plans.pieces))
-    for piece in plans.pieces if chosen.price_pins else ():
+    note_compiled(plans.every)
+    for piece in plans.further if chosen.price_pins else ():
         _note_price(piece.bundle)
     return plans
 
@@ -312,7 +313,7 @@ def _make_document(
                 **describe_prediction(plan.bundle),
                 "unrestricted_ms": read_report(plan.bundle).unrestricted_ms,
             }
-            for plan in (plans.step, *plans.pieces)
+            for plan in plans.every
         ],
         **({} if facts.ranks is None else {"ranks": facts.ranks}),
         "memory_bytes": None if facts.cpu is None else dataclasses.asdict(facts.cpu.memory_bytes),

@@ -1,7 +1,7 @@
-"""Which plans make text with a decoder: a step of one token for each sequence, and a few of more tokens for prompts.
+"""Which plans make text with a decoder: steps of one token for each sequence, and a few of more tokens for prompts.
 
-All of them are decode steps that are derived from one model text, over caches of the same size; so a prompt may be read
-in several pieces, and a sequence may start while others go on.
+All of them are decode steps that are derived from one model text, over the same caches, which lie in blocks; so a
+prompt may be read in several pieces, a sequence may start while others go on, and plans may have any number of them.
 """
 
 from __future__ import annotations
@@ -17,6 +17,7 @@ from einc.importers.common import ImportRequest
 from einc.importers.config import parse_config
 from einc.importers.hf import ImportedModel, find_exported_family, find_longest, import_hf
 from einc.logical.pins import MAX_PINS, Pin
+from einc.ops.step_forms import CacheBlocks
 from einc.options import CompileOptions
 from einc.target import select_target
 from einc_runtime.plan.schema import HOST, Bundle
@@ -28,6 +29,8 @@ if TYPE_CHECKING:
 
 LENGTHS = (32, 128, 512)
 """The numbers of new tokens of a sequence that there are plans for, beside one."""
+BLOCK_TOKENS = 128
+"""The tokens of a block, at most: whole tiles of attention on the CPU, and what a sequence wastes is half of one."""
 MIN_PLACES = 256
 """The smallest cache, in tokens of a sequence. Larger ones are powers of two, so that few plans serve many lengths."""
 TOKEN_DIMENSION = "tokens"
@@ -68,12 +71,37 @@ class DecoderSource:
 
 
 @dataclass(frozen=True, slots=True)
+class DecoderSizes:
+    """So many sequences, the places of each, and the lengths of the pieces of prompts; smaller numbers of sequences of
+    which steps have plans of their own; and the tokens of all sequences together, as many as they can have unless it is
+    said."""
+
+    sequences: int
+    places: int
+    lengths: Sequence[int]
+    fewer: Sequence[int] = ()
+    tokens: int | None = None
+
+    @property
+    def blocks(self) -> CacheBlocks:
+        """The blocks in which caches lie: those of all tokens, and a spare one."""
+        size = next(size for size in range(min(BLOCK_TOKENS, self.places), 0, -1) if self.places % size == 0)
+        return CacheBlocks(-(-(self.tokens or self.sequences * self.places) // size) + 1, size)
+
+
+@dataclass(frozen=True, slots=True)
 class DecoderPlans:
-    """The plan of a step, those that read prompts, and weights that the model's folder does not have."""
+    """The plan of a step, others that take a token of fewer sequences or read prompts, and weights that the model's
+    folder does not have."""
 
     step: KeptPlan
-    pieces: tuple[KeptPlan, ...]
+    further: tuple[KeptPlan, ...]
     constants: Mapping[str, Elements] = field(default_factory=dict)
+
+    @property
+    def every(self) -> tuple[KeptPlan, ...]:
+        """All plans, that of a step first."""
+        return (self.step, *self.further)
 
     def join_weights(self, folder: str) -> WeightSource:
         """What sessions load their weights from."""
@@ -93,9 +121,14 @@ def choose_places(longest_prompt: int, max_tokens: int, longest: int) -> int:
     return min(places, longest)
 
 
-def list_lengths(places: int) -> tuple[int, ...]:
-    """All pieces that prompts are read in, in caches of so many places."""
-    return tuple(length for length in LENGTHS if length <= places) or (places,)
+def list_lengths(places: int, longest: int = LENGTHS[-1]) -> tuple[int, ...]:
+    """All pieces that prompts are read in, in caches of so many places: of at most `longest` tokens."""
+    return tuple(length for length in sorted({*LENGTHS, longest}) if length <= min(places, longest)) or (places,)
+
+
+def list_fewer(sequences: int) -> tuple[int, ...]:
+    """The smaller numbers of sequences for which steps have plans of their own: powers of two."""
+    return tuple(1 << n for n in range((sequences - 1).bit_length()))
 
 
 def choose_lengths(prompts: Sequence[int], places: int) -> tuple[int, ...]:
@@ -122,26 +155,29 @@ def find_plans(
     source: DecoderSource,
     options: CompileOptions,
     cache: PlanCache,
-    sizes: tuple[int, int, Sequence[int]],
+    sizes: DecoderSizes,
     phase: Callable[[str], None],
 ) -> DecoderPlans:
-    """The plans for `sizes`: the number of sequences, the places of each, and the lengths of pieces."""
-    batch, places, lengths = sizes
+    """The plans for these sizes. Prompts are read one by one: a piece of one delays others by no more than it takes."""
     phase("reading the configuration")
-    model = cache.get_model(source, places)
+    model = cache.get_model(source, sizes.places)
 
-    def find(tokens: int, chosen: CompileOptions) -> KeptPlan:
-        phase(f"planning {tokens} tokens of each sequence")
-        return cache.get(model.text, f"decode-{tokens}", request_step(chosen, tokens, batch), phase)
+    def find(tokens: int, sequences: int, chosen: CompileOptions) -> KeptPlan:
+        phase(f"planning {tokens} tokens of each of {sequences}")
+        return cache.get(model.text, f"decode-{tokens}", request_step(chosen, tokens, sequences, sizes.blocks), phase)
 
-    step = find(1, options)
+    step = find(1, sizes.sequences, options)
     pinned_options = replace(options, pins=make_pins(step.bundle))
-    return DecoderPlans(step, tuple(find(length, pinned_options) for length in lengths), model.constants)
+    steps = [find(1, sequences, pinned_options) for sequences in sizes.fewer]
+    pieces = [find(length, 1, pinned_options) for length in sizes.lengths]
+    return DecoderPlans(step, (*steps, *pieces), model.constants)
 
 
-def request_step(options: CompileOptions, tokens: int, sequences: int) -> CompileOptions:
+def request_step(
+    options: CompileOptions, tokens: int, sequences: int, blocks: CacheBlocks | None = None
+) -> CompileOptions:
     """The options of a step of an imported text: so many new tokens, and the last of each sequence to be read."""
-    step = StepRequest(TOKEN_DIMENSION, tokens, sequences)
+    step = StepRequest(TOKEN_DIMENSION, tokens, sequences, blocks)
     definitions = (*options.definitions, (SEQUENCE_DIMENSION, str(sequences)))
     return replace(options, step=step, definitions=definitions)
 

@@ -8,7 +8,7 @@ by what the operators mean, and deriving it again gives the same graph.
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 
 from einc.core.tensor import TensorDesc
@@ -16,37 +16,42 @@ from einc.errors import MAX_FINDINGS, Diagnostic, ModelError, OperatorError, Usa
 from einc.graph.builder import GraphBuilder
 from einc.graph.graph import Graph, GraphTensor, Node, TensorKind, verify_graph
 from einc.ops import registry
+from einc.ops.arguments import make_unique
 from einc.ops.index_operator import find_lookup
 from einc.ops.index_steps import numbers_tokens
 from einc.ops.pair_steps import make_eraser
-from einc.ops.step_forms import Dependence, Pairs, Source, StepForm, StepInput, StepTokens, TokenForm
-from einc.ops.steps import find_sequence_lengths, find_step_form, make_row_reader
+from einc.ops.step_forms import CacheBlocks, Dependence, Pairs, Source, StepForm, StepInput, StepTokens, TokenForm
+from einc.ops.steps import find_sequence_lengths, find_step_form, make_gatherer, make_row_reader
 from einc_runtime.text import did_you_mean
 
 POSITIONS_INPUT = "positions"
 """The input of a step that says where each new token stands in its own sequence."""
-_POSITIONS_KEY = (Source.POSITIONS, "", 0)
+PLACES_INPUT = "places"
+"""That which says where a new token is written, in caches that lie in blocks: counted through all blocks."""
+BLOCKS_INPUT = "blocks"
+"""That with the numbers of the blocks of each sequence."""
 
 
 @dataclass(frozen=True, slots=True)
 class StepRequest:
-    """So many new tokens of each sequence along a dimension of the model; and how many sequences there are, where the
-    model reads one."""
+    """So many new tokens of each sequence along a dimension of the model; how many sequences there are, where the
+    model reads one; and the blocks in which caches lie, where sequences have no places of their own."""
 
     dimension: str
     tokens: int
     sequences: int = 1
+    blocks: CacheBlocks | None = None
 
 
 @dataclass(frozen=True, slots=True)
 class DecodeStep:
-    """The graph of a step; its tokens; how each tensor of the model depends on them; and the name of the input with the
-    positions of new tokens, if the step needs it."""
+    """The graph of a step; its tokens; how each tensor of the model depends on them; and the names of the inputs that
+    say where tokens are, by those that they have where no tensor of the model has these."""
 
     graph: Graph
     tokens: StepTokens
     forms: Mapping[str, TokenForm]
-    positions: str | None
+    inputs: Mapping[str, str]
 
 
 def derive_step(graph: Graph, request: StepRequest) -> DecodeStep:
@@ -68,7 +73,7 @@ def derive_step(graph: Graph, request: StepRequest) -> DecodeStep:
         derivation.builder.save(name)
     step = derivation.builder.build()
     verify_graph(step)
-    return DecodeStep(step, tokens, derivation.list_forms(), derivation.positions)
+    return DecodeStep(step, tokens, derivation.list_forms(), derivation.declared)
 
 
 def _find_tokens(graph: Graph, request: StepRequest) -> StepTokens:
@@ -103,7 +108,22 @@ def _find_tokens(graph: Graph, request: StepRequest) -> StepTokens:
             f"a step of {request.tokens} new tokens does not fit '{name}' with {min(lens)} tokens of a sequence",
             hint="the model is built with as many tokens as the states have room for, at least 2: -D makes it longer",
         )
-    return StepTokens(name, lens, request.tokens, request.sequences)
+    tokens = StepTokens(name, lens, request.tokens, request.sequences, request.blocks)
+    if request.blocks is not None:
+        _require_blocks(tokens, request.blocks)
+    return tokens
+
+
+def _require_blocks(tokens: StepTokens, blocks: CacheBlocks) -> None:
+    """Raises UsageError for blocks that sequences do not fill."""
+    if len(tokens.model_lens) > 1:
+        raise UsageError("caches lie in blocks in steps of a model that reads one sequence")
+    if blocks.size < 1 or tokens.model_extent % blocks.size or blocks.count * blocks.size < tokens.new_extent:
+        raise UsageError(
+            f"{blocks.count} blocks of {blocks.size} tokens do not fit {tokens.sequences} sequences of "
+            f"{tokens.model_extent} tokens, of which {tokens.new} are new",
+            hint="the tokens of a block divide those of a sequence, and there is room for all new ones",
+        )
 
 
 class _Derivation:
@@ -118,6 +138,7 @@ class _Derivation:
         self._extra: dict[tuple[Source, str, int], str] = {}
         self._undeclared = {tensor.name: tensor for tensor in graph.tensors if tensor.kind is TensorKind.WEIGHT}
         self._forms.update(dict.fromkeys(self._undeclared, Dependence.NONE))
+        self.declared: dict[str, str] = {}  # inputs that the model does not have
         for tensor in graph.tensors:
             if tensor.kind is TensorKind.INPUT:
                 self._forms[tensor.name] = self._declare(tensor)
@@ -152,7 +173,7 @@ class _Derivation:
         for name, output, axis in zip(computed, node.outputs, step.results, strict=True):
             assert isinstance(axis, int)
             reader = make_row_reader(self.builder.desc(name), axis, self._tokens, apart=bool(step.apart))
-            self.builder.apply(reader, (name, self._declare_positions()), (output,), node.span)
+            self.builder.apply(reader, (name, self._declare_extra(POSITIONS_INPUT)), (output,), node.span)
 
     def _compute_apart(self, node: Node, step: StepForm, inputs: Sequence[str]) -> None:
         """Adds an operator in which sequences are a dimension of their own."""
@@ -182,11 +203,6 @@ class _Derivation:
         forms = [(name, self._forms.get(name)) for name in outputs]
         loose = [name for name, form in forms if isinstance(form, Pairs) and not form.is_zero]
         return [Diagnostic(message.format(name), self._table[name].span) for name in loose]
-
-    @property
-    def positions(self) -> str | None:
-        """The name of the input with the positions of the new tokens, if it was needed."""
-        return self._extra.get(_POSITIONS_KEY)
 
     def _explain(self, node: Node, fault: OperatorError) -> Diagnostic:
         return Diagnostic(
@@ -227,41 +243,38 @@ class _Derivation:
 
     def _read(self, item: StepInput, node: Node) -> str:
         """The name of what an operator of the step reads."""
-        if item.source is Source.POSITIONS:
-            return self._declare_positions()
+        if item.source in (Source.POSITIONS, Source.BLOCKS):
+            return self._declare_extra(POSITIONS_INPUT if item.source is Source.POSITIONS else BLOCKS_INPUT)
         name = node.inputs[item.number]
         if item.source is Source.SAME:
             return name
-        key = (item.source, name, item.axis)
-        if key not in self._extra:
-            make = {
-                Source.CACHE: self._cache,
-                Source.APART: self._cache_apart,
-                Source.SEEN: self._erase,
-                Source.STATE: self._append,
-                Source.ROWS: self._read_rows,
-            }
-            self._extra[key] = make[item.source](name, item.axis)
-        return self._extra[key]
+        make = {
+            Source.CACHE: self._cache,
+            Source.APART: self._cache_apart,
+            Source.SEEN: self._erase,
+            Source.STATE: self._unpack,
+            Source.POOL: self._append,
+            Source.ROWS: self._read_rows,
+        }
+        return self._keep(item.source, name, item.axis, make[item.source])
 
-    def _declare_positions(self) -> str:
-        if _POSITIONS_KEY not in self._extra:
-            name = self._name(POSITIONS_INPUT, "_")
-            self._extra[_POSITIONS_KEY] = self.builder.input(name, self._tokens.positions)
-        return self._extra[_POSITIONS_KEY]
+    def _declare_extra(self, name: str) -> str:
+        """The input that says where tokens are, declared where it is needed first."""
+        if name not in self.declared:
+            desc = self._tokens.table if name == BLOCKS_INPUT else self._tokens.positions
+            self.declared[name] = self.builder.input(self._name(name, "_"), desc)
+        return self.declared[name]
 
     def _read_rows(self, name: str, axis: int) -> str:
         desc = self._table[name].desc
         reader = make_row_reader(desc, axis, self._tokens)
-        return self.builder.apply(reader, (name, self._declare_positions()), (self._name(f"{name}.rows"),))[0]
+        operands = name, self._declare_extra(POSITIONS_INPUT)
+        return self.builder.apply(reader, operands, (self._name(f"{name}.rows"),))[0]
 
     def _cache(self, name: str, axis: int) -> str:
         """All tokens of a tensor so far, with the tensor's dimensions."""
-        key = (Source.STATE, name, axis)
-        if key not in self._extra:
-            self._extra[key] = self._append(name, axis)
         desc = self._tokens.keep(self._table[name].desc, axis)
-        return self._reshape(self._extra[key], desc, f"{name}.all")
+        return self._reshape(self._keep(Source.STATE, name, axis, self._unpack), desc, f"{name}.all")
 
     def _cache_apart(self, name: str, axis: int) -> str:
         """The same, with the sequences as a dimension."""
@@ -274,24 +287,48 @@ class _Derivation:
         cache = (self._cache_apart if several else self._cache)(name, axis)
         axis += several
         eraser = make_eraser(self.builder.desc(cache), axis, self._tokens)
-        return self.builder.apply(eraser, (cache, self._declare_positions()), (self._name(f"{name}.seen"),))[0]
+        operands = cache, self._declare_extra(POSITIONS_INPUT)
+        return self.builder.apply(eraser, operands, (self._name(f"{name}.seen"),))[0]
+
+    def _keep(self, source: Source, name: str, axis: int, make: Callable[[str, int], str]) -> str:
+        """What is made of a tensor once, however often it is read."""
+        key = (source, name, axis)
+        if key not in self._extra:
+            self._extra[key] = make(name, axis)
+        return self._extra[key]
+
+    def _unpack(self, name: str, axis: int) -> str:
+        """All tokens of a tensor so far, one sequence after another, with one dimension before and one behind."""
+        pool = self._keep(Source.POOL, name, axis, self._append)
+        blocks, desc = self._tokens.blocks, self._tokens.flatten(self._table[name].desc, axis)
+        if blocks is None:
+            return pool
+        dims = make_unique((desc.dims[0], "blocks", *desc.dims[1:]))
+        divided = TensorDesc(dims, (desc.shape[0], blocks.count, blocks.size, desc.shape[2]), desc.dtype)
+        operands = self._reshape(pool, divided, f"{name}.blocks"), self._declare_extra(BLOCKS_INPUT)
+        (gathered,) = self.builder.apply(
+            make_gatherer(divided, self._tokens), operands, (self._name(f"{name}.gathered"),)
+        )
+        return self._reshape(gathered, desc, f"{name}.unpacked")
 
     def _append(self, name: str, axis: int) -> str:
         """All tokens of a tensor so far, as a state has them."""
         tokens, desc = self._tokens, self._table[name].desc
         state = tokens.flatten(desc, axis)
         rows = tokens.shorten(desc if state.shape == tokens.keep(desc, axis).shape else state, 1)
+        state = tokens.pool(state)
+        lens, new_lens, places = tokens.lens, tokens.new_lens, POSITIONS_INPUT
+        if tokens.blocks is not None:  # each new token may be anywhere
+            lens, new_lens, places = (state.shape[1],), (tokens.new_extent,), PLACES_INPUT
         new = self._reshape(name, rows, f"{name}.new")
         cache = self.builder.state(self._name(f"{name}.cache"), state)
         append = registry.restore(
             "append",
             (state, rows, tokens.positions),
-            {"cache_lens": tokens.lens, "new_lens": tokens.new_lens},
+            {"cache_lens": lens, "new_lens": new_lens},
         )
-        (appended,) = self.builder.apply(
-            append, (cache, new, self._declare_positions()), (self._name(f"{name}.so_far"),)
-        )
-        return appended
+        operands = cache, new, self._declare_extra(places)
+        return self.builder.apply(append, operands, (self._name(f"{name}.so_far"),))[0]
 
     def _reshape(self, name: str, desc: TensorDesc, preferred: str) -> str:
         """The tensor with these dimensions; itself, if it has as many and as large ones."""

@@ -15,7 +15,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, ClassVar
 
-from einc.core.intervals import Intervals, ShardableIndex
+from einc.core.intervals import Interval, Intervals, ShardableIndex
 from einc.core.spec import FunctionSpec, JoinAggSpec
 from einc.core.tensor import DType, TensorDesc
 from einc.errors import OperatorError
@@ -31,7 +31,7 @@ from einc.ops.arguments import (
 from einc.ops.base import Attributes, Operator, find_product_precision
 from einc.ops.derived import DerivedOperator, derive_family
 from einc.ops.sequence_packing import SequencePacking
-from einc_runtime.plan.meaning.attention import place_blocks
+from einc_runtime.plan.meaning.attention import EXTRAS, SeenKeys, divide_keys, place_blocks
 from einc_runtime.plan.meaning.terms import ends_of
 from einc_runtime.plan.work import AttentionWork
 
@@ -39,7 +39,6 @@ if TYPE_CHECKING:
     from einc.ops.base import Array
 
 CALLS = ("attention",)
-EXTRAS = ("mask", "positions")
 _ROLES = ("queries", "keys", "values")
 _ATTRIBUTES = ("causal", "scale", "q_lens", "k_lens", "window", "extras")
 
@@ -53,7 +52,9 @@ class Attention(DerivedOperator):
 
     `queries` is [heads_q, tokens_q, d], `keys` [heads_kv, tokens_k, d], `values` [heads_kv, tokens_k, dv]. `mask` is
     bool[tokens_k]: only keys where it holds are seen. `positions` are integers [tokens_q], the places of the queries
-    in their own sequences; without them the queries stand at a sequence's end. The outputs are the results
+    in their own sequences; without them the queries stand at a sequence's end. With `blocks`, integers [sequences, n],
+    keys and values are [heads_kv, places, d]: sequence s has its keys in the blocks of these numbers, n one after the
+    other, all of k_len / n places; numbers beyond the blocks are taken as the nearest one. The outputs are the results
     [heads_q, tokens_q, dv], and the logarithm of the sum of exponentials of every query's scores [heads_q, tokens_q].
     A query that sees nothing has 0 and -inf.
     """
@@ -65,6 +66,7 @@ class Attention(DerivedOperator):
     values: TensorDesc
     mask: TensorDesc | None
     positions: TensorDesc | None
+    blocks: TensorDesc | None
     extras: tuple[str, ...]
     causal: bool
     scale: float
@@ -75,8 +77,7 @@ class Attention(DerivedOperator):
 
     @property
     def inputs(self) -> tuple[TensorDesc, ...]:
-        known = {"mask": self.mask, "positions": self.positions}
-        further = (known[name] for name in self.extras)
+        further = (getattr(self, name) for name in self.extras)
         return (self.queries, self.keys, self.values, *(desc for desc in further if desc is not None))
 
     @property
@@ -87,8 +88,10 @@ class Attention(DerivedOperator):
     @property
     def indices(self) -> tuple[ShardableIndex, ...]:
         packing = self._packing()
-        heads = ShardableIndex("heads_kv", self.keys.shape[0])
-        return (heads, packing.sequences(), packing.queries(), packing.keys())
+        heads, queries, keys = ShardableIndex("heads_kv", self.keys.shape[0]), packing.queries(), packing.keys()
+        if self.blocks is not None:  # any sequence may have keys anywhere
+            queries, keys = (ShardableIndex(index.name, index.extent, ()) for index in (queries, keys))
+        return (heads, packing.sequences(), queries, keys)
 
     def build_spec(self, intervals: Intervals) -> JoinAggSpec:
         heads_kv, sequences, parts, shares = intervals
@@ -98,10 +101,14 @@ class Attention(DerivedOperator):
         if len(parts) > 1:
             read = [(queries, packing.seen_keys(queries, len(shares))) for queries in parts]
         else:
-            read = [(queries, packing.all_keys(queries)) for queries in sequences]
+            read = [(queries, self._read_keys(queries)) for queries in sequences]
         tokens = [(queries, part) for queries, keys in read for part in packing.key_bounds(queries, keys, shares)]
         shapes = [desc.shape for desc in (self.queries, self.keys, self.values)]
-        blocks = (place_blocks(shapes, self.extras, heads, *bounds) for heads in heads_kv for bounds in tokens)
+        blocks = (
+            place_blocks(shapes, self.extras, heads, *bounds, self._read_table(bounds[0]))
+            for heads in heads_kv
+            for bounds in tokens
+        )
         return JoinAggSpec(tuple(FunctionSpec(inputs, outputs) for inputs, outputs in blocks))
 
     @property
@@ -117,6 +124,8 @@ class Attention(DerivedOperator):
 
         q, k, v = arrays[:3]
         extras = dict(zip(self.extras, arrays[3:], strict=True))
+        if self.blocks is not None:  # gathered, they are packed as they are without blocks
+            k, v = (self._gather(array, extras["blocks"]) for array in (k, v))
         wide = find_accumulating_dtype(self.queries.dtype)
         results, totals = (np.zeros(desc.shape, wide) for desc in self.outputs)
         for rows, columns in zip(_make_slices(self.q_lens), _make_slices(self.k_lens), strict=True):
@@ -156,27 +165,58 @@ class Attention(DerivedOperator):
 
         If positions are an input, every query is taken to see every key of its sequence.
         """
-        q, k, v = function.inputs[:3]
-        pairs = self._packing().pairs((q.lower[1], q.upper[1]), (k.lower[1], k.upper[1]))
+        q, _, v = function.inputs[:3]
+        pairs = self._packing().pairs((q.lower[1], q.upper[1]), self._seen(function))
         return q.shape[0] * pairs * (2 * q.shape[2] + 2 * v.shape[2] + (8 if self.softcap else 5))
 
     def work(self, function: FunctionSpec) -> AttentionWork:
-        q, k, v = function.inputs[:3]
-        tokens_q, tokens_k = (q.lower[1], q.upper[1]), (k.lower[1], k.upper[1])
+        q, _, v = function.inputs[:3]
+        tokens_q, tokens_k = (q.lower[1], q.upper[1]), self._seen(function)
         return AttentionWork(
             heads=q.shape[0],
             group=self.queries.shape[0] // self.keys.shape[0],
             sequences=self._packing().count_sequences(tokens_q),
             queries=q.shape[1],
-            keys=k.shape[1],
+            keys=tokens_k[1] - tokens_k[0],
             pairs=self._packing().pairs(tokens_q, tokens_k),
             width=q.shape[2],
             value_width=v.shape[2],
         )
 
+    def traffic(self, function: FunctionSpec) -> int:
+        """Of all blocks, those of the sequences are read."""
+        every = DerivedOperator.traffic(self, function)
+        if self.blocks is None:
+            return every
+        (first, last), (keys, values) = self._seen(function), function.inputs[1:3]
+        row = sum(block.shape[0] * block.shape[2] for block in (keys, values)) * self.keys.dtype.itemsize
+        return every - row * (keys.shape[1] - (last - first))
+
     @property
     def precision(self) -> str:
         return find_product_precision(self.queries)
+
+    def _read_keys(self, queries: Interval) -> Interval:
+        """The keys that a function with these queries reads."""
+        return self._packing().all_keys(queries) if self.blocks is None else (0, self.keys.shape[1])
+
+    def _read_table(self, queries: Interval) -> tuple[Interval, ...]:
+        """The part of the table of blocks that it reads."""
+        rows = SeenKeys(self.q_lens, self.k_lens, self.causal, self.window).rows(queries)
+        return () if self.blocks is None else (rows, (0, self.blocks.shape[1]))
+
+    def _seen(self, function: FunctionSpec) -> Interval:
+        """The packed keys of the sequences of a function."""
+        q, k = function.inputs[:2]
+        if self.blocks is None:
+            return k.lower[1], k.upper[1]
+        return self._packing().all_keys((q.lower[1], q.upper[1]))
+
+    def _gather(self, array: Array, blocks: Array) -> Array:
+        """The keys or values of all sequences, one sequence after the other."""
+        size = self.k_lens[0] // blocks.shape[1]
+        divided = array.reshape(array.shape[0], -1, size, array.shape[2])
+        return divided[:, blocks.clip(0, divided.shape[1] - 1)].reshape(array.shape[0], -1, array.shape[2])
 
     def _packing(self) -> SequencePacking:
         """Which queries see which keys, as far as this is known without data."""
@@ -193,15 +233,13 @@ def call(name: str, arguments: Sequence[Argument], attributes: Attributes) -> Op
     """`attention(q, k, v, causal=true, seq_lens=[...])`; see docs/operators.md for all that it takes."""
     extra_names = attributes.get("extras", ())  # the registry's names of the last tensors
     further = {key: value for key, value in attributes.items() if key != "extras"}
-    reject_others(
-        name, further, "causal", "scale", "seq_lens", "q_lens", "k_lens", "window", "softcap", "mask", "positions"
-    )
+    reject_others(name, further, "causal", "scale", "seq_lens", "q_lens", "k_lens", "window", "softcap", *EXTRAS)
     names = tuple(map(str, extra_names)) if isinstance(extra_names, tuple) else ()
     count = len(arguments) - len(names)
     q, k, v = require_tensors(name, arguments[:count], 3)
     _check_tensors(q, k, v)
     extras = {key: desc for key, desc in zip(names, arguments[count:], strict=True) if isinstance(desc, TensorDesc)}
-    mask, positions = extras.get("mask"), extras.get("positions")
+    mask, positions, blocks = (extras.get(name) for name in EXTRAS)
     if mask is not None:
         _check_vector("mask", mask, (DType.BOOL,), k, "keys")
     if positions is not None:
@@ -219,8 +257,10 @@ def call(name: str, arguments: Sequence[Argument], attributes: Attributes) -> Op
         raise OperatorError(f"{name}: 'positions' mean nothing here", argument="positions", hint=hint)
     scale = read_number(name, attributes, "scale", 1 / math.sqrt(q.shape[2]), above=0)
     softcap = read_number(name, attributes, "softcap", above=0) if "softcap" in attributes else 0.0
-    q_lens, k_lens = _read_lengths(name, attributes, q, k)
-    return Attention(q, k, v, mask, positions, names, causal, scale, q_lens, k_lens, window, softcap)
+    q_lens, k_lens = _read_lengths(name, attributes, q, k, blocks)
+    if blocks is not None:
+        _check_blocks(blocks, names, k_lens, k)
+    return Attention(q, k, v, mask, positions, blocks, names, causal, scale, q_lens, k_lens, window, softcap)
 
 
 def restore(inputs: tuple[TensorDesc, ...], attributes: Attributes) -> Operator:
@@ -230,9 +270,9 @@ def restore(inputs: tuple[TensorDesc, ...], attributes: Attributes) -> Operator:
 
 
 def _read_lengths(
-    name: str, attributes: Attributes, q: TensorDesc, k: TensorDesc
+    name: str, attributes: Attributes, q: TensorDesc, k: TensorDesc, blocks: TensorDesc | None
 ) -> tuple[tuple[int, ...], tuple[int, ...]]:
-    """The lengths of the packed sequences: in queries, and in keys."""
+    """The lengths of the packed sequences: in queries, and in keys, which are not packed where they lie in blocks."""
     both = "seq_lens" in attributes
     for key, missing in (("q_lens", "k_lens"), ("k_lens", "q_lens")):
         if key in attributes and both:
@@ -241,7 +281,11 @@ def _read_lengths(
             hint = "where queries and keys have the same lengths: seq_lens=[...]"
             raise OperatorError(f"{name}: '{key}' is given without '{missing}'", argument=key, hint=hint)
     q_lens = read_lengths(name, attributes, "seq_lens" if both else "q_lens", q.shape[1], q.dims[1])
-    k_lens = read_lengths(name, attributes, "seq_lens" if both else "k_lens", k.shape[1], k.dims[1])
+    keys = k.shape[1]
+    if blocks is not None:
+        stated = attributes.get("k_lens", attributes.get("seq_lens", (keys,)))
+        keys = sum(n for n in stated if is_integer(n)) if isinstance(stated, tuple) else 0
+    k_lens = read_lengths(name, attributes, "seq_lens" if both else "k_lens", keys, k.dims[1])
     if len(q_lens) != len(k_lens):
         raise OperatorError(
             f"{name}: 'k_lens' has {len(k_lens)} sequences, expected {len(q_lens)}, as 'q_lens'", argument="k_lens"
@@ -303,6 +347,24 @@ def _check_vector(name: str, desc: TensorDesc, dtypes: tuple[DType, ...], tokens
             f"attention: '{name}' must have one dimension of {tokens.shape[1]} positions, as '{tokens.dims[1]}' of the "
             f"{role}; found {desc}",
             argument=name,
+        )
+
+
+def _check_blocks(blocks: TensorDesc, names: Sequence[str], k_lens: tuple[int, ...], keys: TensorDesc) -> None:
+    """Checks the table of blocks: a row for each sequence."""
+    if blocks.dtype not in (DType.I64, DType.I32) or blocks.rank != 2 or blocks.shape[0] != len(k_lens):
+        raise OperatorError(
+            f"attention: 'blocks' must be i64[{len(k_lens)} sequences, blocks of each], found {blocks}",
+            argument="blocks",
+        )
+    if "positions" not in names or "mask" in names:
+        raise OperatorError("attention: 'blocks' need 'positions', and take no 'mask'", argument="blocks")
+    if not divide_keys(k_lens, blocks.shape, keys.shape[1]):
+        raise OperatorError(
+            f"attention: {blocks.shape[1]} blocks of each sequence do not have the equal lengths {list(k_lens)[:8]}, "
+            f"in {keys.shape[1]} places of '{keys.dims[1]}'",
+            argument="k_lens",
+            hint="k_lens are the places of each sequence: the tokens of a block times the blocks of a sequence",
         )
 
 

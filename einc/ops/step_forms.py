@@ -43,15 +43,17 @@ class Source(enum.Enum):
     CACHE = "all tokens so far"
     APART = "all tokens so far, with a dimension of the sequences before that of their tokens"
     SEEN = "all tokens so far, and zeros behind the last"
-    STATE = "all tokens so far, as the state has them: with one dimension before and one behind"
+    STATE = "all tokens so far, one sequence after another: with one dimension before and one behind"
+    POOL = "the same as they lie in the state: in blocks, if it has some"
     ROWS = "the rows of the new tokens' positions"
     POSITIONS = "the positions of the new tokens"
+    BLOCKS = "the numbers of the blocks of each sequence"
 
 
 @dataclass(frozen=True, slots=True)
 class StepInput:
     """An input of an operator of a step: input `number` of the operator of the model; `axis` is the dimension of tokens
-    where the source is CACHE, APART, SEEN, STATE or ROWS."""
+    where the source is CACHE, APART, SEEN, STATE, POOL or ROWS."""
 
     source: Source
     number: int = 0
@@ -72,14 +74,24 @@ class StepForm:
 
 
 @dataclass(frozen=True, slots=True)
+class CacheBlocks:
+    """So many blocks, which all sequences share, with the places of so many tokens each."""
+
+    count: int
+    size: int
+
+
+@dataclass(frozen=True, slots=True)
 class StepTokens:
     """The tokens of a model and those of a step: the name of the dimension, the lengths of the packed sequences in the
-    model, the new tokens of each, and how many `sequences` the step has of a model that reads one."""
+    model, the new tokens of each, how many `sequences` the step has of a model that reads one, and the blocks in which
+    its caches lie, if sequences do not have places of their own."""
 
     dimension: str
     model_lens: tuple[int, ...]
     new: int
     sequences: int = 1
+    blocks: CacheBlocks | None = None
 
     @property
     def lens(self) -> tuple[int, ...]:
@@ -110,6 +122,12 @@ class StepTokens:
         """Where each new token stands in its own sequence."""
         return TensorDesc((self.dimension,), (self.new_extent,), DType.I64)
 
+    @property
+    def table(self) -> TensorDesc:
+        """The numbers of the blocks of each sequence, in the order of its tokens."""
+        size = 1 if self.blocks is None else self.blocks.size
+        return TensorDesc(("sequences", "blocks"), (self.sequences, self.model_extent // size), DType.I64)
+
     def keep(self, desc: TensorDesc, axis: int) -> TensorDesc:
         """The tensor as a cache of all tokens, along `places`; so no dimension of new tokens has the same name."""
         dims = make_unique((*desc.dims[:axis], "places", *desc.dims[axis + 1 :]))
@@ -126,11 +144,17 @@ class StepTokens:
         return self.divide(self.keep(desc, axis), axis)
 
     def flatten(self, desc: TensorDesc, axis: int) -> TensorDesc:
-        """The tensor as a state, which `append` takes: what stands before the places, these, and what stands behind."""
+        """The tensor with the tokens of one sequence after another: what stands before these, they, and what stands
+        behind."""
         before, behind = desc.dims[:axis], desc.dims[axis + 1 :]
         names = (before[0] if len(before) == 1 else "before", behind[0] if len(behind) == 1 else "behind")
         shape = (math.prod(desc.shape[:axis]), self.extent, math.prod(desc.shape[axis + 1 :]))
         return TensorDesc(make_unique((names[0], "places", names[1])), shape, desc.dtype)
+
+    def pool(self, desc: TensorDesc) -> TensorDesc:
+        """A state, from this cache with tokens along its second dimension: the same, or the places of all blocks."""
+        extent = self.extent if self.blocks is None else self.blocks.count * self.blocks.size
+        return replace(desc, shape=(desc.shape[0], extent, desc.shape[2]))
 
     def shorten(self, desc: TensorDesc, form: TokenForm) -> TensorDesc:
         """The tensor with new tokens alone."""

@@ -17,7 +17,7 @@ from dataclasses import replace
 from einc.core.tensor import TensorDesc, TensorType
 from einc.errors import OperatorError
 from einc.ops import registry
-from einc.ops.arguments import drop_item
+from einc.ops.arguments import drop_item, make_unique
 from einc.ops.attention import Attention
 from einc.ops.base import Attribute, DimMap, MappedOperator, Operator
 from einc.ops.index_operator import IndexOperator
@@ -118,6 +118,26 @@ def make_row_reader(desc: TensorDesc, axis: int, tokens: StepTokens, *, apart: b
             "program": "t0 = copy x0",
             "aggregation": "",
             "dims": joined.dims,
+        },
+    )
+
+
+def make_gatherer(desc: TensorDesc, tokens: StepTokens) -> Operator:
+    """The operator that reads the blocks of all sequences, one sequence after another: of a state [before, blocks,
+    places of each, behind], and of their table. The result is [before, sequences, blocks of each, places, behind]."""
+    before, _, size, behind = desc.shape
+    shape = before, *tokens.table.shape, size, behind
+    loops = " ".join(f"i{number}={extent}" for number, extent in enumerate(shape))
+    return registry.restore(
+        IndexOperator.family,
+        (desc, tokens.table),
+        {
+            "loops": loops,
+            "kept": len(shape),
+            "reads": "0[i0, @1, i3, i4]; 1[i1, i2]",
+            "program": "t0 = copy x0",
+            "aggregation": "",
+            "dims": make_unique((desc.dims[0], "sequences", "blocks", "places", desc.dims[3])),
         },
     )
 
@@ -225,8 +245,11 @@ def _find_attention(operator: Attention, forms: Sequence[TokenForm], tokens: Ste
     if not set(extras) <= {"mask"}:
         raise OperatorError(f"lets tokens see what its {' and '.join(extras)} say, which may be later ones")
     _require_lengths(operator.k_lens, tokens)
-    inputs = [StepInput(Source.SAME), StepInput(Source.CACHE, 1, 1), StepInput(Source.CACHE, 2, 1)]
-    descs = [new_queries, tokens.keep(operator.keys, 1), tokens.keep(operator.values, 1)]
+    in_blocks = tokens.blocks is not None and operator.mask is None
+    source = Source.POOL if in_blocks else Source.CACHE
+    inputs = [StepInput(Source.SAME), StepInput(source, 1, 1), StepInput(source, 2, 1)]
+    kept = [tokens.keep(desc, 1) for desc in (operator.keys, operator.values)]
+    descs = [new_queries, *(map(tokens.pool, kept) if in_blocks else kept)]
     if operator.mask is not None:
         cached = extras["mask"] == 0
         if tokens.sequences > 1 and not cached:
@@ -234,8 +257,13 @@ def _find_attention(operator: Attention, forms: Sequence[TokenForm], tokens: Ste
         inputs.append(StepInput(Source.CACHE if cached else Source.SAME, 3))
         descs.append(tokens.keep(operator.mask, 0) if cached else operator.mask)
     attributes["k_lens"], attributes["extras"] = tokens.lens, (*operator.extras, "positions")
-    attended = registry.restore(operator.family, (*descs, tokens.positions), attributes)
-    return StepForm(attended, (*inputs, StepInput(Source.POSITIONS)), (1, 1))
+    inputs.append(StepInput(Source.POSITIONS))
+    descs.append(tokens.positions)
+    if in_blocks:
+        attributes["extras"] = ("positions", "blocks")
+        inputs.append(StepInput(Source.BLOCKS))
+        descs.append(tokens.table)
+    return StepForm(registry.restore(operator.family, tuple(descs), attributes), tuple(inputs), (1, 1))
 
 
 def _require_lengths(lens: tuple[int, ...], tokens: StepTokens) -> None:

@@ -49,6 +49,7 @@ class TextAnswer:
     logprobs: list[list[NewToken]] = field(init=False)
     texts: list[str] = field(init=False)
     tokens: list[int] = field(init=False)
+    cached: list[int] = field(init=False)
     ended: list[str | None] = field(init=False)
     id: str = field(init=False)
     created: int = field(init=False)
@@ -56,6 +57,7 @@ class TextAnswer:
     def __post_init__(self) -> None:
         count = len(self.prompt_tokens)
         self.texts, self.tokens, self.ended = [""] * count, [0] * count, [None] * count
+        self.cached = [0] * count
         self.logprobs = [[] for _ in range(count)]
         self.id = f"{_OBJECT_NAMES[self.kind][0]}-{secrets.token_hex(12)}"
         self.created = int(time.time())
@@ -64,6 +66,7 @@ class TextAnswer:
         """Takes a token of the text of this index."""
         self.texts[index] += new.text
         self.tokens[index] += 1
+        self.cached[index] = new.cached
         self.ended[index] = new.ended
         if new.logprobs is not None:
             self.logprobs[index].append(new)
@@ -101,9 +104,15 @@ class TextAnswer:
         return {**self._head(_OBJECT_NAMES[self.kind][2]), "choices": [], "usage": self.usage()}
 
     def usage(self) -> Document:
-        """The numbers of tokens; an end token counts."""
+        """The numbers of tokens; an end token counts. Of several answers to a prompt, the first one has read it."""
         read, new = sum(self.prompt_tokens) // self.count, sum(self.tokens)
-        return {"prompt_tokens": read, "completion_tokens": new, "total_tokens": read + new}
+        details = {"cached_tokens": sum(self.cached[:: self.count])}
+        return {
+            "prompt_tokens": read,
+            "completion_tokens": new,
+            "total_tokens": read + new,
+            "prompt_tokens_details": details,
+        }
 
     def _head(self, name: str) -> Document:
         return {"id": self.id, "object": name, "created": self.created, "model": self.model}

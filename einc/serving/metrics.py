@@ -82,6 +82,8 @@ class Metrics:
                        self._first.lines("einc_first_token_seconds", "")),
                 _single("einc_prompt_tokens_total", "counter", "Tokens of prompts that were read.",
                         times.prefill_tokens),
+                _single("einc_prompt_cached_tokens_total", "counter",
+                        "Tokens of prompts that were not read: earlier prompts had them, too.", times.cached_tokens),
                 _single("einc_decode_tokens_total", "counter", "Tokens that steps took.", times.decode_tokens),
                 _single("einc_prompt_seconds_total", "counter", "Seconds in plans for prompts.",
                         round(times.prefill_ms / 1e3, 6)),

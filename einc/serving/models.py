@@ -78,7 +78,7 @@ class TextModel:
                 SequenceRequest(
                     rows[n // how.count], 0, sampling, how.stops, n, end_tokens=how.end_tokens,
                     ignores_ends=how.ignores_ends, min_tokens=how.min_tokens, joins=joins, logprobs=how.logprobs,
-                    grammar=grammars[n],
+                    grammar=grammars[n], salt=how.salt,
                 ),
                 how.max_tokens,
             )

@@ -27,13 +27,13 @@ COMPLETION_TOKENS = 16
 
 _IGNORED = (
     "user", "metadata", "store", "service_tier", "safety_identifier", "prompt_cache_key", "parallel_tool_calls",
-    "priority", "request_id", "cache_salt", "spaces_between_special_tokens", "include_reasoning", "verbosity",
+    "priority", "request_id", "spaces_between_special_tokens", "include_reasoning", "verbosity",
 )  # fmt: skip
 """Fields that change nothing of an answer."""
 _TEXT_FIELDS = (
     "model", "temperature", "top_p", "seed", "stop", "stream", "stream_options", "max_tokens", "n", "top_k", "min_p",
     "repetition_penalty", "presence_penalty", "frequency_penalty", "logit_bias", "stop_token_ids", "ignore_eos",
-    "min_tokens", "logprobs", "response_format",
+    "min_tokens", "logprobs", "response_format", "cache_salt",
 )  # fmt: skip
 _CHAT_FIELDS = (
     "messages", "max_completion_tokens", "top_logprobs", "tools", "tool_choice", "documents", "reasoning_effort",
@@ -79,6 +79,8 @@ class Continuation:
     """How many likely tokens are told with each token; None tells nothing."""
     schema: str | None = None
     """The JSON schema of the text, as JSON."""
+    salt: str = ""
+    """Only requests with the same one share what was made of the beginnings of their prompts."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -132,7 +134,7 @@ def parse_chat(body: bytes) -> ChatRequest:
 def parse_embedding(body: bytes) -> EmbeddingRequest:
     """The request of `/v1/embeddings`. Raises ApiError."""
     fields = RequestFields(body)
-    fields.refuse_others(("model", "input", "encoding_format", "dimensions", *_IGNORED))
+    fields.refuse_others(("model", "input", "encoding_format", "dimensions", "cache_salt", *_IGNORED))
     form = fields.text("encoding_format") or "float"
     if form not in ("float", "base64"):
         raise wrong_field("encoding_format", "expected float or base64", form)
@@ -173,6 +175,7 @@ def _parse_continuation(fields: RequestFields, limit: str, default: int | None, 
         min_tokens=fields.integer("min_tokens", 0, MAX_TOKENS) or 0,
         logprobs=logprobs,
         schema=_parse_format(fields),
+        salt=fields.text("cache_salt") or "",
     )
 
 

@@ -6,10 +6,11 @@ That a step is right follows from how it is derived; this shows it once more, by
 from __future__ import annotations
 
 import itertools
+import math
 from collections.abc import Iterator, Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
-from einc.graph.decode_step import DecodeStep
+from einc.graph.decode_step import BLOCKS_INPUT, PLACES_INPUT, POSITIONS_INPUT, DecodeStep
 from einc.graph.graph import Graph, GraphTensor, TensorKind
 from einc.ops.index_operator import find_lookup
 from einc.ops.index_steps import numbers_tokens
@@ -67,8 +68,8 @@ def try_steps(model: Graph, step: DecodeStep) -> int:
 
 def compare_steps(model: Graph, step: DecodeStep, loaded: Mapping[str, Array], chosen: Mapping[str, Array]) -> int:
     """Computes the model of these inputs and weights, and its steps; `chosen` are inputs that number new tokens of the
-    last step. Where the step has several sequences, each has the tokens in another order. Returns how many steps there
-    were, and raises PlanFault at a result that differs."""
+    last step. Where the step has several sequences, each has the tokens in another order. Blocks must be enough for all
+    sequences at their full length. Returns how many steps there were, and raises PlanFault at a result that differs."""
     import numpy as np
 
     starts, tokens = _list_starts(step), step.tokens
@@ -91,9 +92,8 @@ def compare_steps(model: Graph, step: DecodeStep, loaded: Mapping[str, Array], c
             return np.concatenate([np.take(each[name], new_rows, axes[name]) for each in arrays], axes[name])
 
         inputs = {name: pick(texts, name) if name in axes else array for name, array in loaded.items()}
-        if step.positions is not None:
-            each = np.concatenate([np.arange(at, at + tokens.new) for at in positions])
-            inputs[step.positions] = np.tile(each, tokens.sequences)
+        each = np.concatenate([np.arange(at, at + tokens.new) for at in positions])
+        inputs |= _list_places(step, np.tile(each, tokens.sequences))
         is_last = number == len(starts) - 1
         for sequence in range(tokens.sequences if is_last else 1):  # of which the chosen tokens are
             counted = {name: array % len(new_rows) + sequence * len(new_rows) for name, array in chosen.items()}
@@ -104,6 +104,20 @@ def compare_steps(model: Graph, step: DecodeStep, loaded: Mapping[str, Array], c
                 elif step.forms[name] is Dependence.NONE or is_last:
                     _require_near(name, results[name], expected[sequence][name], number)
     return len(starts)
+
+
+def _list_places(step: DecodeStep, positions: Array) -> dict[str, Array]:
+    """The inputs of a step that say where its tokens are. Blocks are those of sequences in no order."""
+    import numpy as np
+
+    tokens, values = step.tokens, {POSITIONS_INPUT: positions}
+    if tokens.blocks is not None:
+        numbers = np.random.default_rng(1).permutation(tokens.blocks.count)
+        table = numbers[: math.prod(tokens.table.shape)].reshape(tokens.table.shape)
+        sequences, size = np.arange(len(positions)) // tokens.new, tokens.blocks.size
+        places = table[sequences, positions // size] * size + positions % size
+        values |= {BLOCKS_INPUT: table, PLACES_INPUT: places}
+    return {name: values[meaning] for meaning, name in step.inputs.items()}
 
 
 def _find_numbers(model: Graph, step: DecodeStep) -> set[str]:

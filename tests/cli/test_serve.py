@@ -44,7 +44,7 @@ def test_answers_are_those_of_the_model(
     command = ["serve", folder, "--port", 0, "--name", "m", "--batch", 2, "--plans", tmp_path, "--drain", 5]
     first = einc(*command)
     assert (first.code, first.out) == (0, "")
-    assert "2 plans compiled" in first.err
+    assert "3 plans compiled" in first.err
     assert "einc: serving m at http://127.0.0.1:" in first.err
     again = einc(*command, "--max-tokens", 9)
     assert (again.code, again.err.splitlines()[-1]) == (143, "einc: terminated")
@@ -68,6 +68,7 @@ def test_what_is_wrong_is_one_error(einc: Callable[..., Any], folder: Path, tmp_
             ([tmp_path / "nowhere"], 2, "there is no such file"),
             ([DATA / "llama-scaled"], 2, "there is no tokenizer.json"),
             ([folder, "--context", 65], 2, "--context: the model reads texts of 64 tokens at most"),
+            ([folder, "--cache-tokens", 63], 2, "--cache-tokens: the longest text has 64 tokens"),
             ([folder, "--batch", 0], 2, "--batch"),
             ([folder, "--drain", 0], 2, "--drain"),
             ([folder, "--machine", "none"], 2, "there is no machine"),

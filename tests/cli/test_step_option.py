@@ -70,7 +70,21 @@ def test_steps_of_large_models_are_not_tried(einc: Callable[..., Any], model: st
 
 @pytest.mark.parametrize(
     "step",
-    ["tokens", "tokens=", "=1", "tokens=-1", "tokens=1.5", "tokens=1=2", "tokens=٣", "tokens=1x", "tokens=1x0", ""],
+    [
+        "tokens",
+        "tokens=",
+        "=1",
+        "tokens=-1",
+        "tokens=1.5",
+        "tokens=1=2",
+        "tokens=٣",
+        "tokens=1x",
+        "tokens=1x0",
+        "",
+        "tokens=1,blocks=2",
+        "tokens=1,blocks=2x0",
+        "tokens=1 blocks=2x1",
+    ],
 )
 def test_malformed_steps(einc: Callable[..., Any], model: str, step: str) -> None:
     result = einc("check", model, "--step", step)
@@ -79,7 +93,7 @@ def test_malformed_steps(einc: Callable[..., Any], model: str, step: str) -> Non
 
 
 def test_steps_that_there_are_not(einc: Callable[..., Any], model: str) -> None:
-    assert einc("check", model, "--step", "tokens=1").code == 0
+    assert [einc("check", model, "--step", step).code for step in ("tokens=1", "tokens=1x3,blocks=9x2")] == [0, 0]
     Path("soft.ein").write_text(MODEL.replace("cumsum", "softmax"))
     result = einc("check", "soft.ein", "--step", "tokens=1", "--json")
     assert result.code == 65

@@ -5,6 +5,7 @@ from __future__ import annotations
 import itertools
 from collections import Counter
 from collections.abc import Sequence
+from typing import Any
 
 import numpy as np
 import pytest
@@ -16,6 +17,7 @@ from einc.errors import ModelError, UsageError
 from einc.frontend import build
 from einc.graph.decode_step import StepRequest, derive_step
 from einc.graph.graph import Graph, TensorKind, dump_graph
+from einc.ops.step_forms import CacheBlocks
 from einc.options import CompileOptions
 from einc.verification.steps import can_be_tried, try_steps
 from einc_runtime import Session
@@ -47,6 +49,14 @@ def test_steps_of_several_sequences(name: str) -> None:
     """Of a model that reads one: each of them computes what the model does of its tokens."""
     model = read({**STEP_MODELS, **PUBLISHED}[name])
     try_steps(model, derive_step(model, StepRequest("tokens", 2, 3)))
+
+
+@pytest.mark.parametrize("name", [name for name in STEP_MODELS if name != "learned positions"])
+def test_caches_that_lie_in_blocks(name: str) -> None:
+    """Whatever reads a cache: the blocks of three sequences are in no order."""
+    model = read({**STEP_MODELS, **PUBLISHED}[name].replace("dim tokens = 11", "dim tokens = 12"))
+    (length,) = {t.desc.shape[t.desc.dims.index("tokens")] for t in model.tensors if "tokens" in t.desc.dims}
+    try_steps(model, derive_step(model, StepRequest("tokens", 2, 3, CacheBlocks(3 * length // 4 + 2, 4))))
 
 
 @pytest.mark.parametrize(
@@ -140,13 +150,20 @@ STATEFUL = write_refused("y = copy(x)").replace("input ids", "state s : f32[2, 5
         (write_refused("y = copy(x)"), ("tokens", 8), UsageError, "does not fit 'tokens' with 7 tokens"),
         (write_refused("y = copy(x)"), ("tokens", 0), UsageError, "a step of 0 new tokens"),
         (write_refused("y = copy(x)").replace("tokens = 7", "tokens = 1"), ("tokens", 1), UsageError, "does not fit"),
+        (
+            write_refused("y = copy(x)"),
+            ("tokens", 1, 2, CacheBlocks(9, 3)),
+            UsageError,
+            "9 blocks of 3 tokens do not fit 2 s",
+        ),
+        (write_refused("y = copy(x)"), ("tokens", 3, 5, CacheBlocks(2, 7)), UsageError, "of which 3 are new"),
         (TWICE, ("tokens", 1), ModelError, "the input 'ids' has the dimension 'tokens' twice"),
         (STATEFUL, ("tokens", 1), UsageError, "is a step already: it has the state 's'"),
     ],
 )
-def test_requests_that_do_not_fit(text: str, request_: Sequence[str | int], error: type, message: str) -> None:
+def test_requests_that_do_not_fit(text: str, request_: Sequence[Any], error: type, message: str) -> None:
     with pytest.raises(error, match=message):
-        derive_step(read(text, None), StepRequest(*request_))  # type: ignore[arg-type]
+        derive_step(read(text, None), StepRequest(*request_))
 
 
 def test_sequences_that_are_packed_keep_apart() -> None:
@@ -167,7 +184,7 @@ def test_names_of_the_model_stay() -> None:
     """What a step adds gets other names, where the model has these."""
     text = 'model names\ndim tokens = 5\ninput positions : f32[tokens]\ny = cumsum(positions, "tokens")\noutput y\n'
     step = derive_step(read(text, None), StepRequest("tokens", 1))
-    assert step.positions == "positions_2"
+    assert step.inputs == {"positions": "positions_2"}
     states = [tensor.name for tensor in step.graph.tensors if tensor.kind is TensorKind.STATE]
     assert states == ["positions.cache"]
 

@@ -82,7 +82,7 @@ def test_what_is_written_is_a_model_that_reads_well(config: dict[str, Any], requ
     stored = stored_names(text)
     assert len(set(stored)) == len(stored)
     if "ForCausalLM" in config["architectures"][0]:
-        assert derive_step(graph, StepRequest("tokens", 1)).positions == "positions"
+        assert derive_step(graph, StepRequest("tokens", 1)).inputs == {"positions": "positions"}
 
 
 @pytest.mark.sampled(2)

@@ -10,7 +10,7 @@ from pathlib import Path
 
 import numpy as np
 
-from einc.generation.decoder_plans import DecoderSource, find_plans
+from einc.generation.decoder_plans import DecoderSizes, DecoderSource, find_plans
 from einc.generation.plan_cache import PlanCache
 from einc.options import CompileOptions
 from einc_runtime.execution.data.safetensors import list_stored_names
@@ -37,8 +37,8 @@ def main(plans, target, sites, steps):
         (FOLDER / "config.json").read_bytes(), "config.json", "stories", list_stored_names(str(FOLDER))
     )
     options = CompileOptions(machine="host", devices=int(sites))
-    found = find_plans(source, options, PlanCache(Path(plans)), (1, 256, (32,)), lambda _: None)
-    bundles = [plan.bundle for plan in (found.step, *found.pieces)]
+    found = find_plans(source, options, PlanCache(Path(plans)), DecoderSizes(1, 256, (32,)), lambda _: None)
+    bundles = [plan.bundle for plan in found.every]
     if not mpi.is_started_by_mpi():
         decode(open_sessions(bundles, str(FOLDER), "cpu"), target, int(steps))
         return

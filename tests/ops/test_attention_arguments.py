@@ -25,6 +25,14 @@ def test_the_same_lengths_either_way() -> None:
 
 
 Q, K = desc(4, 6, 2), desc(2, 6, 2)
+IN_BLOCKS = {
+    "causal": True,
+    "q_lens": (3, 3),
+    "k_lens": (4, 4),
+    "positions": desc(6, dtype=DType.I64),
+    "blocks": desc(2, 2, dtype=DType.I64),
+}
+"""Two sequences of two blocks of two tokens each, of three that there are."""
 REFUSED = {
     "rank": ([Q, desc(6, 2), K], {}, 1, "three dimensions"),
     "integers": ([desc(4, 6, 2, dtype=DType.I32), K, K], {}, 0, "does not take i32"),
@@ -57,6 +65,14 @@ REFUSED = {
         "one dimension",
     ),
     "positions": ([Q, K, K], {"positions": desc(6, dtype=DType.I64)}, "positions", "mean nothing"),
+    "blocks": ([Q, K, K], {**IN_BLOCKS, "blocks": desc(3, 2)}, "blocks", "must be i64[2 sequences, blocks of each]"),
+    "blocks_rows": ([Q, K, K], {**IN_BLOCKS, "blocks": desc(3, 2, dtype=DType.I64)}, "blocks", "must be i64[2 seq"),
+    "blocks_alone": ([Q, K, K], {**IN_BLOCKS, "positions": None}, "blocks", "need 'positions'"),
+    "blocks_masked": ([Q, K, K], {**IN_BLOCKS, "mask": desc(6, dtype=DType.BOOL)}, "blocks", "take no 'mask'"),
+    "blocks_unequal": ([Q, K, K], {**IN_BLOCKS, "k_lens": (4, 6)}, "k_lens", "equal lengths [4, 6], in 6 places"),
+    "blocks_apart": ([Q, K, K], {**IN_BLOCKS, "k_lens": (5, 5)}, "k_lens", "2 blocks of each sequence do not have"),
+    "blocks_broken": ([Q, K, K], {**IN_BLOCKS, "k_lens": (8, 8)}, "k_lens", "equal lengths [8, 8], in 6 places"),
+    "blocks_counts": ([Q, K, K], {**IN_BLOCKS, "k_lens": (4,)}, "k_lens", "1 sequences, expected 2"),
     "tensor": ([Q, K, K], {"scale": desc()}, "scale", "cannot be a tensor"),
     "extras": ([Q, K, K], {"extras": ("mask",)}, "extras", "no argument 'extras'"),
 }
@@ -66,7 +82,7 @@ REFUSED = {
 def test_refusals_name_the_argument(name: str) -> None:
     arguments, keywords, argument, words = REFUSED[name]
     with pytest.raises(OperatorError) as error:
-        registry.call("attention", arguments, keywords)
+        registry.call("attention", arguments, {key: value for key, value in keywords.items() if value is not None})
     assert words in error.value.message
     assert error.value.argument == argument
 

@@ -68,7 +68,7 @@ def stories(plans: Path) -> Iterator[Running]:
 @pytest.fixture(scope="module")
 def alone(plans: Path) -> Callable[[str, int, Sampling, tuple[str, ...]], tuple[str, str | None]]:
     """The text of a run with nothing beside it."""
-    step, *pieces = make_sessions(STORIES, plans, (1, 512, (32, 128, 512)))
+    step, *pieces = make_sessions(STORIES, plans, (1, 512, (32, 128)))
     folder = ModelFolder(str(STORIES))
     generator = Generator(step, pieces, tokenizer=folder.read_tokenizer(), end_tokens=folder.read_end_tokens())
 

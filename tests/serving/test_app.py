@@ -44,6 +44,12 @@ def echo(serve: Callable[..., Server]) -> Server:
     return serve(EchoBatch(2))
 
 
+def make_usage(prompt: int, new: int) -> dict[str, Any]:
+    """Of prompts of which nothing was there before."""
+    total = {"prompt_tokens": prompt, "completion_tokens": new, "total_tokens": prompt + new}
+    return {**total, "prompt_tokens_details": {"cached_tokens": 0}}
+
+
 def test_completions_are_those_of_the_engine(echo: Server) -> None:
     found = echo.ask(COMPLETIONS, {"model": NAME, "prompt": "abc", "seed": -1}).json()
     assert found.pop("id").startswith("cmpl-")
@@ -52,12 +58,12 @@ def test_completions_are_those_of_the_engine(echo: Server) -> None:
         "object": "text_completion",
         "model": NAME,
         "choices": [{"index": 0, "text": "cba", "logprobs": None, "finish_reason": "stop"}],
-        "usage": {"prompt_tokens": 3, "completion_tokens": 4, "total_tokens": 7},
+        "usage": make_usage(3, 4),
     }
     several = echo.ask(COMPLETIONS, {"model": NAME, "prompt": ["ab", "xyz", "q"], "max_tokens": 2}).json()
     assert [one["text"] for one in several["choices"]] == ["ba", "zy", "q"]
     assert [one["finish_reason"] for one in several["choices"]] == ["length", "length", "stop"]
-    assert several["usage"] == {"prompt_tokens": 6, "completion_tokens": 6, "total_tokens": 12}
+    assert several["usage"] == make_usage(6, 6)
     tokens = echo.ask(COMPLETIONS, {"model": NAME, "prompt": [[97, 98], [99]]}).json()
     assert [one["text"] for one in tokens["choices"]] == ["ba", "c"]
     assert echo.ask(COMPLETIONS, {"model": NAME, "prompt": [100, 101]}).json()["choices"][0]["text"] == "ed"
@@ -85,7 +91,7 @@ def test_what_clients_of_vllm_send_is_taken(serve: Callable[..., Server]) -> Non
     }  # fmt: skip
     answer = server.ask(CHATS, ask).json()
     assert [choice["index"] for choice in answer["choices"]] == [0, 1]
-    assert answer["usage"] == {"prompt_tokens": 11, "completion_tokens": 6, "total_tokens": 17}
+    assert answer["usage"] == make_usage(11, 6)
     first, second = sorted(batch.requests, key=lambda request: request.number)
     assert first.sampling == Sampling(0.0, 1.0, 4, 0, 0.1, 1.1, 0.5, -0.5, ((7, 3.0),)) == second.sampling
     assert (first.end_tokens, first.ignores_ends, first.min_tokens, first.logprobs) == ((9,), True, 2, 2)

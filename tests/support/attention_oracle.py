@@ -22,17 +22,22 @@ def attention(
     width: tuple[int, int] = (5, 3),
     dtype: DType = DType.F32,
     extras: Sequence[str] = (),
+    blocks: tuple[int, int] = (0, 0),
     **attributes: Attribute,
 ) -> Operator:
-    """`heads` are those of queries and of keys, `width` those of keys and of values."""
+    """`heads` are those of queries and of keys, `width` those of keys and of values, `blocks` those that there are, and
+    those of a sequence."""
     key_lengths = k_lens or q_lens
     tokens_q, tokens_k = sum(q_lens), sum(key_lengths)
+    if "blocks" in extras:
+        tokens_k = blocks[0] * (key_lengths[0] // blocks[1])
     q = TensorDesc(("heads_q", "tokens", "d_head"), (heads[0], tokens_q, width[0]), dtype)
     k = TensorDesc(("heads_kv", "cache", "d_head"), (heads[1], tokens_k, width[0]), dtype)
     v = TensorDesc(("heads_kv", "cache", "d_value"), (heads[1], tokens_k, width[1]), dtype)
     known = {
         "mask": TensorDesc(("cache",), (tokens_k,), DType.BOOL),
         "positions": TensorDesc(("tokens",), (tokens_q,), DType.I64),
+        "blocks": TensorDesc(("sequences", "each"), (len(key_lengths), blocks[1]), DType.I64),
     }
     keywords = {
         **attributes,
@@ -58,6 +63,16 @@ def seen(operator: Operator, mask: Array | None, positions: Array | None) -> Arr
     return result if mask is None else result & mask
 
 
+def unpack(operator: Operator, k: Array, v: Array, blocks: Array | None) -> list[Array]:
+    """Keys and values of all sequences, one after another."""
+    if blocks is None:
+        return [k, v]
+    size = operator.attributes["k_lens"][0] // blocks.shape[1]
+    last = k.shape[1] // size - 1
+    places = [min(max(int(n), 0), last) * size + i for row in blocks for n in row for i in range(size)]
+    return [k[:, places], v[:, places]]
+
+
 def attend(q: Array, k: Array, v: Array, allowed: Array, scale: float, cap: float) -> tuple[Array, Array]:
     """In f64, over repeated key heads; rows of `allowed` without any key give 0 and -inf."""
     group = len(q) // len(k)
@@ -76,7 +91,8 @@ def whole(operator: Operator, arrays: Sequence[Array]) -> tuple[Array, Array]:
     """The operator on whole arrays, in f64."""
     extras = dict(zip(operator.attributes["extras"], arrays[3:], strict=True))
     allowed = seen(operator, extras.get("mask"), extras.get("positions"))
-    return attend(*arrays[:3], allowed, operator.attributes["scale"], operator.attributes.get("softcap", 0.0))
+    keys = unpack(operator, *arrays[1:3], extras.get("blocks"))
+    return attend(arrays[0], *keys, allowed, operator.attributes["scale"], operator.attributes.get("softcap", 0.0))
 
 
 def on_blocks(operator: Operator, function: FunctionSpec, blocks: Sequence[Array]) -> Sequence[Array]:
@@ -85,6 +101,16 @@ def on_blocks(operator: Operator, function: FunctionSpec, blocks: Sequence[Array
     rows, columns = (slice(block.lower[1], block.upper[1]) for block in (q, k))
     extras = {}
     for name, block, array in zip(operator.attributes["extras"], function.inputs[3:], blocks[3:], strict=True):
+        if name == "blocks":
+            first, last = np.searchsorted(
+                np.cumsum(operator.attributes["q_lens"]), [rows.start, rows.stop - 1], "right"
+            )
+            assert (block.lower[0], block.upper[0]) == (first, last + 1)
+            assert columns == slice(0, operator.inputs[1].shape[1])
+            length = operator.attributes["k_lens"][0]
+            columns = slice(first * length, (last + 1) * length)
+            extras[name] = array
+            continue
         token_slice = rows if name == "positions" else columns
         assert (block.lower[0], block.upper[0]) == (token_slice.start, token_slice.stop)
         full = np.zeros(operator.inputs[0 if name == "positions" else 1].shape[1], array.dtype)
@@ -97,7 +123,8 @@ def on_blocks(operator: Operator, function: FunctionSpec, blocks: Sequence[Array
     assert [slices(block)[:2] for block in function.outputs] == [slices(q)[:2]] * 2
     assert slices(function.outputs[0])[2] == slices(v)[2]
     allowed = seen(operator, extras.get("mask"), extras.get("positions"))[rows, columns]
-    results = attend(*blocks[:3], allowed, operator.attributes["scale"], operator.attributes.get("softcap", 0.0))
+    keys = unpack(operator, *blocks[1:3], extras.get("blocks"))
+    results = attend(blocks[0], *keys, allowed, operator.attributes["scale"], operator.attributes.get("softcap", 0.0))
     return [array.astype(desc.dtype.numpy()) for array, desc in zip(results, operator.outputs, strict=True)]
 
 
@@ -106,6 +133,7 @@ CONCRETE["attention"] = on_blocks
 
 HEADS = ((12, 4), (6, 3), (5, 5), (8, 1))
 ALIKE = (4, 1, 6)
+IN_BLOCKS = ("positions", "blocks")
 MORE_KEYS, FEWER_KEYS = (9, 3, 6), (2, 1, 6)
 
 
@@ -126,6 +154,10 @@ def variants(heads: tuple[int, int], dtype: DType = DType.F32) -> dict[str, Oper
         "mask": attention(q_lens=ALIKE, k_lens=MORE_KEYS, extras=("mask",), **common),
         "cache": attention(q_lens=ALIKE, k_lens=MORE_KEYS, extras=("positions", "mask"), causal=True, **common),
         "placed_window": attention(q_lens=(5, 3), k_lens=MORE_KEYS[:2], extras=("positions",), window=4, **common),
+        "blocks": attention(q_lens=(1, 1, 1), k_lens=(15,) * 3, extras=IN_BLOCKS, blocks=(7, 5), causal=True, **common),
+        "blocks_window": attention(
+            q_lens=(4, 2), k_lens=(12, 12), extras=IN_BLOCKS, blocks=(5, 3), causal=True, window=6, **common
+        ),
     }
 
 
@@ -136,6 +168,8 @@ def data(operator: Operator, seed: int) -> list[Array]:
     for desc in operator.inputs:
         if desc.dtype is DType.BOOL:
             arrays.append(rng.random(desc.shape) < 0.6)
+        elif desc.dtype.is_integer and desc.rank == 2:  # blocks may be shared, and numbers be those of none
+            arrays.append(rng.integers(-1, 9, desc.shape).astype(desc.dtype.numpy()))
         elif desc.dtype.is_integer:
             a = operator.attributes
             parts = [rng.integers(0, max(1, k - 1), q) for q, k in zip(a["q_lens"], a["k_lens"], strict=True)]

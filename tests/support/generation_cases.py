@@ -4,11 +4,12 @@ from __future__ import annotations
 
 import shutil
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 from tokenizers import Tokenizer, decoders, models, pre_tokenizers
 
-from einc.generation.decoder_plans import DecoderSource, find_plans
+from einc.generation.decoder_plans import DecoderSizes, DecoderSource, find_plans
 from einc.generation.plan_cache import PlanCache
 from einc.options import CompileOptions
 from einc_runtime.execution.data.safetensors import list_stored_names
@@ -68,17 +69,18 @@ def write_folder(target: Path, name: str = "llama-scaled") -> Path:
 
 
 def make_sessions(
-    folder: Path, plans: Path, sizes: tuple[int, int, tuple[int, ...]], sites: int = 1, *, together: bool = True,
+    folder: Path, plans: Path, sizes: tuple[Any, ...], sites: int = 1, *, together: bool = True,
     reproducible: bool = False,
 ) -> list[Session]:  # fmt: skip
-    """Sessions for so many sequences, places of each, and lengths of pieces; `together` they share their memory."""
+    """Sessions for so many sequences, places of each, lengths of pieces, and what else `DecoderSizes` has; `together`
+    they share their memory."""
     config = (folder / "config.json").read_bytes()
     source = DecoderSource(config, "config.json", "model", list_stored_names(str(folder)))
     options = CompileOptions(
         machine="host", devices=sites, selector="eindecomp", schedule="naive", reproducible=reproducible
     )
-    decoder_plans = find_plans(source, options, PlanCache(plans), sizes, lambda _: None)
-    bundles = [plan.bundle for plan in (decoder_plans.step, *decoder_plans.pieces)]
+    decoder_plans = find_plans(source, options, PlanCache(plans), DecoderSizes(*sizes), lambda _: None)
+    bundles = [plan.bundle for plan in decoder_plans.every]
     if together:
         return open_sessions(bundles, str(folder), "cpu")
     return [session for bundle in bundles for session in open_sessions([bundle], str(folder), "cpu")]

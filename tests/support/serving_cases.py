@@ -46,9 +46,10 @@ class EchoBatch:
         if max(request.tokens) > 255:
             raise ArrayFault("there are 256 tokens")
 
-    def start(self, slot: int, request: SequenceRequest) -> None:
+    def start(self, slot: int, request: SequenceRequest) -> bool:
         self.requests.append(request)
         self.running[slot] = (request, 0)
+        return True
 
     def end(self, slot: int) -> None:
         del self.running[slot]
@@ -81,8 +82,9 @@ class LengthBatch:
         if max(request) > 255:
             raise ArrayFault("there are 256 tokens")
 
-    def start(self, slot: int, request: Sequence[int]) -> None:
+    def start(self, slot: int, request: Sequence[int]) -> bool:
         self.running[slot] = request
+        return True
 
     def end(self, slot: int) -> None:
         self.running.pop(slot, None)

@@ -18,6 +18,13 @@ def attention(q_lens, k_lens=None, **changes):
     return {**base, "extras": [], **changes}
 
 
+def in_blocks(q_lens, sequences, k_len, **changes):
+    return attention(q_lens, (k_len,) * sequences, causal=True, extras=["positions", "blocks"], **changes)
+
+
+BLOCKS, BLOCKS_OF_EACH = 9, 3
+"""Of keys that lie in blocks."""
+
 CASES = {
     "full": (attention((7, 4)), 6, 3),
     "causal": (attention((70, 4), causal=True), 4, 4),
@@ -29,15 +36,20 @@ CASES = {
     "softcap": (attention((70, 4), causal=True, softcap=0.75), 4, 2),
     "softcap of a mask": (attention((7, 4), extras=["mask"], softcap=0.75, scale=-0.5), 4, 2),
     "positions": (attention((5, 4), (8, 7), causal=True, extras=["positions"]), 4, 2),
+    "blocks": (in_blocks((1, 1, 1, 1), 4, 60), 4, 2),
+    "blocks of a window": (in_blocks((5, 4), 2, 21, window=9), 4, 2),
     "both": (attention((5, 4), (8, 7), causal=True, window=3, extras=["positions", "mask"]), 4, 2),
 }
 
 
 def operands(a, heads_q, heads_kv, dtype, d=24, dv=20):
-    tokens = sum(a["q_lens"]), sum(a["k_lens"])
+    tokens = [sum(a["q_lens"]), sum(a["k_lens"])]
+    if "blocks" in a["extras"]:
+        tokens[1] = a["k_lens"][0] // BLOCKS_OF_EACH * BLOCKS
     shapes = ((heads_q, tokens[0], d), (heads_kv, tokens[1], d), (heads_kv, tokens[1], dv))
     extras = {"mask": np.random.default_rng(8).random(tokens[1]) < 0.5,
-              "positions": np.random.default_rng(9).integers(-2, 10, tokens[0])}  # fmt: skip
+              "positions": np.random.default_rng(9).integers(-2, 10, tokens[0]),
+              "blocks": np.random.default_rng(7).integers(-1, 11, (len(a["k_lens"]), BLOCKS_OF_EACH))}  # fmt: skip
     arrays = [normal(*shape, dtype=dtype, seed=n, scale=0.7) for n, shape in enumerate(shapes)]
     return [*arrays, *(extras[name] for name in a["extras"])]
 
@@ -62,12 +74,17 @@ def test_attention_of_blocks(name):
     """Random blocks of heads, queries and keys, which may begin and end inside of sequences."""
     a, heads_q, heads_kv = CASES[name]
     q, k, v, *extras = operands(a, heads_q, heads_kv, F32)
+    keys_end = k.shape[1] if "blocks" in a["extras"] else -1  # all blocks are read
     group, last = heads_q // heads_kv, heads_kv - 1
-    first_q, first_k = 2, 1
+    first_q, first_k = 2, 1 if keys_end < 0 else 0
     named = dict(zip(a["extras"], extras, strict=True))
-    part = [q[last * group :, first_q:-1], k[last:, first_k:-1], v[last:, first_k:-1]]
+    part = [q[last * group :, first_q:-1], k[last:, first_k:keys_end], v[last:, first_k:keys_end]]
     low = [(last * group, first_q, 0), (last, first_k, 0), (last, first_k, 0)]
     for extra in a["extras"]:
+        if extra == "blocks":
+            part.append(named[extra])
+            low.append((0, 0))
+            continue
         start = first_k if extra == "mask" else first_q
         part.append(named[extra][start:-1])
         low.append((start,))

@@ -32,6 +32,10 @@ from einc_runtime.cli.blas import load_numpy
 @click.option(
     "--context", type=click.IntRange(2, 2**24), help="Tokens of a text.  [default: the model's, at most 2048]"
 )
+@click.option(
+    "--cache-tokens", type=click.IntRange(1, 2**32), help="Tokens of all texts together.  [default: of the longest]"
+)
+@click.option("--chunk", type=click.IntRange(2, 2**24), help="Tokens of a prompt between two steps.  [default: 128]")
 @click.option("--max-tokens", type=click.IntRange(1, 2**24), help="New tokens of a request at most.  [default: any]")
 @click.option("--queue", type=click.IntRange(0, 2**16), default=64, help="Texts that may wait.  [default: 64]")
 @click.option("--drain", type=Seconds(), default=30.0, help="Time to finish requests at the end.  [default: 30]")

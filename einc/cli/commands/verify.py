@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING
@@ -156,4 +157,7 @@ class ModelReading:
         except ModelError:
             return None
         step = derive_step(model, self.options.step)
+        if (blocks := step.tokens.blocks) is not None:  # those that all sequences fill: plans may have fewer
+            enough = replace(blocks, count=max(blocks.count, math.prod(step.tokens.table.shape)))
+            step = derive_step(model, replace(self.options.step, blocks=enough))
         return try_steps(model, step) if can_be_tried(model, step) else None

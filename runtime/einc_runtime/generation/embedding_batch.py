@@ -72,9 +72,10 @@ class EmbeddingBatch:
             wrong = next(token for token in request if not 0 <= token < self._vocabulary)
             raise ArrayFault(f"there are {self._vocabulary:,} tokens, and {wrong} is none")
 
-    def start(self, slot: int, request: Sequence[int]) -> None:
+    def start(self, slot: int, request: Sequence[int]) -> bool:
         """Takes a text, which was checked, into a free slot."""
         self._rows[slot] = request
+        return True
 
     def end(self, slot: int) -> None:
         """Frees a slot."""

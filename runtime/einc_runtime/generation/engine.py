@@ -38,8 +38,8 @@ class Batch(Protocol[Request, Result]):
     def check(self, request: Request) -> None:
         """Raises ReportedError for what cannot be done."""
 
-    def start(self, slot: int, request: Request) -> None:
-        """Begins a request, which was checked, in a free slot."""
+    def start(self, slot: int, request: Request) -> bool:
+        """Begins a request, which was checked, in a free slot. False where it has to wait until another one ends."""
 
     def end(self, slot: int) -> None:
         """Frees a slot before its last result."""
@@ -204,9 +204,11 @@ class Engine(Generic[Asked, Given]):
                     self._batch.end(slot)
                 self._count(cancelled=len(cancelled))
                 for slot in range(self._batch.size):
-                    if slot not in self._running and self._waiting:
-                        self._running[slot] = self._waiting.popleft()
-                        self._batch.start(slot, self._running[slot].request)
+                    if slot in self._running:
+                        continue
+                    if not self._waiting or not self._batch.start(slot, self._waiting[0].request):
+                        break
+                    self._running[slot] = self._waiting.popleft()
                 self._changed.notify_all()
                 if self._running or self._ends:
                     return not self._ends

@@ -116,9 +116,10 @@ class Generator:
         try:
             while waiting or running:
                 free = [slot for slot in range(batch.size) if slot not in running]
-                for slot in free[: len(waiting)]:
-                    batch.start(slot, waiting.popleft())
-                    running.add(slot)
+                for slot in free:
+                    if waiting and batch.start(slot, waiting[0]):
+                        waiting.popleft()
+                        running.add(slot)
                 for progress in batch.read() if batch.is_reading else batch.step():
                     running -= {progress.slot} if progress.is_last else set()
                     if isinstance(progress.result, ReportedError):

@@ -36,6 +36,7 @@ class SequenceRequest:
     `end_tokens` end the text, as those of the model do unless `ignores_ends`; none of them comes before `min_tokens`
     others. `stops` are texts, or special tokens by their names, that end it, too. `joins` says that the text goes on
     from that of the prompt. `logprobs` is the number of likely tokens that are told with each token, None for nothing.
+    Only prompts with the same `salt` share what was made of their beginnings.
     """
 
     tokens: Sequence[int]
@@ -49,6 +50,7 @@ class SequenceRequest:
     joins: bool = True
     logprobs: int | None = None
     grammar: TokenGrammar | None = None
+    salt: str = ""
 
 
 @dataclass(frozen=True, slots=True)
@@ -64,7 +66,7 @@ class NewToken:
     """A token of the sequence of this number, and the text that is certain by now.
 
     `ended` is None until the sequence ends: with an end token or stop text ("stop"), or because it has as many tokens
-    as it may have ("length").
+    as it may have ("length"). `cached` are the tokens of its prompt that did not have to be read.
     """
 
     sequence: int
@@ -72,6 +74,7 @@ class NewToken:
     text: str
     ended: str | None
     logprobs: TokenLogprobs | None = None
+    cached: int = 0
 
 
 @dataclass(slots=True)
@@ -86,6 +89,7 @@ class _Sequence:
     unread: list[int] = field(default_factory=list)
     last: int = -1
     count: int = 0
+    cached: int = 0
 
 
 class SequenceBatch:
@@ -112,6 +116,8 @@ class SequenceBatch:
             raise ArrayFault(
                 f"prompt {request.number} has {len(tokens):,} tokens, and the caches have {places:,} places"
             )
+        if not self._slots.can_hold(self._count_places(request)):
+            raise ArrayFault(f"prompt {request.number} and its new tokens need more blocks than there are")
         if not (min(tokens) >= 0 and max(tokens) < self._vocabulary):
             wrong = next(token for token in tokens if not 0 <= token < self._vocabulary)
             raise ArrayFault(f"prompt {request.number}: there are {self._vocabulary:,} tokens, and {wrong} is none")
@@ -123,16 +129,26 @@ class SequenceBatch:
         if not all(0 <= token < self._vocabulary for token in named):
             raise UsageFault(f"end tokens and biases: there are {self._vocabulary:,} tokens, from 0 on")
 
-    def start(self, slot: int, request: SequenceRequest) -> None:
-        """Begins a sequence, which was checked, in a slot that is free."""
+    def start(self, slot: int, request: SequenceRequest) -> bool:
+        """Begins a sequence, which was checked, in a slot that is free, if there are places for all tokens that it may
+        have: none has to be thrown out later."""
+        places = self._count_places(request)
+        cached = self._slots.start(slot, request.tokens, places, request.salt)
+        if cached is None:
+            return False
         tokenizer, text = self._tokenizer, None
         end_tokens = {*request.end_tokens, *(() if request.ignores_ends else self._end_tokens)}
         if tokenizer is not None:
             text = TextStream(tokenizer, request.stops, request.tokens if request.joins else ())
             end_tokens |= {token for stop in request.stops if (token := tokenizer.find_special(stop)) is not None}
-        left = min(request.max_tokens, self._slots.places - len(request.tokens) + 1)
         sampler = TokenSampler(request.sampling, request.number, request.tokens)
-        self._running[slot] = _Sequence(request, sampler, text, left, frozenset(end_tokens), list(request.tokens))
+        left, unread = places - len(request.tokens) + 1, list(request.tokens[cached:])
+        self._running[slot] = _Sequence(request, sampler, text, left, frozenset(end_tokens), unread, cached=cached)
+        return True
+
+    def _count_places(self, request: SequenceRequest) -> int:
+        """The places of a prompt and its new tokens, of which the last one needs none."""
+        return min(len(request.tokens) + max(1, request.max_tokens) - 1, self._slots.places)
 
     def end(self, slot: int) -> None:
         """Frees a slot; a sequence that ends by itself does so, too."""
@@ -152,22 +168,15 @@ class SequenceBatch:
         return any(sequence.unread for sequence in self._running.values())
 
     def read(self) -> list[Progress[NewToken]]:
-        """Reads the next piece of the prompt that began first, and of all others whose next piece is as long."""
-        lengths = {
-            slot: self._slots.choose_length(len(sequence.unread))
-            for slot, sequence in self._running.items()
-            if sequence.unread
-        }
-        length = next(iter(lengths.values()), 0)
-        pieces = {
-            slot: self._running[slot].unread[:length] for slot, slot_length in lengths.items() if slot_length == length
-        }
-        if not pieces:
+        """Reads the next piece of the prompt that began first, and as long ones of others that the same run takes."""
+        counts = {slot: len(sequence.unread) for slot, sequence in self._running.items() if sequence.unread}
+        if not counts:
             return []
-        logits = self._slots.append(pieces)
-        for slot in pieces:
-            del self._running[slot].unread[:length]
-        return self._choose((slot, logits[slot]) for slot in sorted(pieces) if not self._running[slot].unread)
+        sizes = self._slots.choose_pieces(counts)
+        logits = self._slots.append({slot: self._running[slot].unread[:size] for slot, size in sizes.items()})
+        for slot, size in sizes.items():
+            del self._running[slot].unread[:size]
+        return self._choose((slot, logits[slot]) for slot in sorted(sizes) if not self._running[slot].unread)
 
     def step(self) -> list[Progress[NewToken]]:
         """Takes one token of every sequence whose prompt is read, in the order of slots."""
@@ -208,7 +217,7 @@ class SequenceBatch:
         if ended is not None and sequence.text is not None:
             text += sequence.text.finish()
         told = None if request.logprobs is None else find_logprobs(logits, token, request.logprobs)
-        return NewToken(request.number, token, text, ended, told)
+        return NewToken(request.number, token, text, ended, told, sequence.cached)
 
 
 def find_logprobs(logits: Array, token: int, count: int) -> TokenLogprobs:

@@ -2,15 +2,20 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from time import perf_counter
 from typing import TYPE_CHECKING
 
 import numpy as np
 
 from einc_runtime.errors import ArrayFault, PlanFault
+from einc_runtime.generation.blocks import SPARE, BlockPool, name_blocks
 from einc_runtime.plan.index_programs import read_index_program
+
+_DIVIDED_RANK = 4
+"""The dimensions of a cache whose blocks are gathered: before, blocks, tokens of each, behind."""
 
 if TYPE_CHECKING:
     from einc_runtime.dtypes import Array
@@ -20,11 +25,13 @@ if TYPE_CHECKING:
 
 @dataclass(slots=True)
 class GenerationTimes:
-    """Milliseconds and tokens so far: of prompts, which are read in pieces, and of steps of one token a sequence."""
+    """Milliseconds and tokens so far: of prompts, which are read in pieces, and of steps of one token a sequence.
+    `cached_tokens` are those of prompts that need not be read, since blocks have them."""
 
     prefill_ms: float = 0.0
     prefill_tokens: int = 0
     prefill_runs: int = 0
+    cached_tokens: int = 0
     decode_ms: float = 0.0
     decode_tokens: int = 0
     decode_runs: int = 0
@@ -32,75 +39,137 @@ class GenerationTimes:
 
 @dataclass(frozen=True, slots=True)
 class DecodePlan:
-    """A session that takes `length` new tokens for each of `slots` sequences, with caches of `places` each."""
+    """A session that takes `length` new tokens for each of `slots` sequences, with caches of `places` each.
+
+    These lie in `blocks` blocks of `block_size` tokens, which any sequences may have; or `blocks` is 0, and each
+    sequence of the plan has places of its own.
+    """
 
     session: Session
     slots: int
     length: int
     places: int
+    blocks: int = 0
+    block_size: int = 1
 
     @staticmethod
     def of(session: Session) -> DecodePlan:
         """Reads the sizes from the plan; raises PlanFault if it is not that of a decode step."""
-        shapes = {tensor.name: tensor.shape for tensor in session.bundle.tensors}
-        operation = next((candidate for candidate in session.bundle.operations if candidate.family == "append"), None)
+        bundle = session.bundle
+        shapes = {tensor.name: tensor.shape for tensor in bundle.tensors}
+        operation = next((candidate for candidate in bundle.operations if candidate.family == "append"), None)
         if not {"ids", "positions", "logits"} <= shapes.keys() or operation is None or not session.states:
             raise PlanFault(
-                f"{session.bundle.model} is no decode step: it lacks ids, positions, logits, or a cache",
+                f"{bundle.model} is no decode step: it lacks ids, positions, logits, or a cache",
                 hint="einc compile MODEL.ein --step tokens=1 makes the plan of one",
             )
         caches = operation.attributes.get("cache_lens")
-        cache_lengths = (
-            caches if isinstance(caches, list) else [shapes[session.bundle.tensors[operation.inputs[0]].name][1]]
-        )
+        cache_lengths = caches if isinstance(caches, list) else [shapes[bundle.tensors[operation.inputs[0]].name][1]]
         lengths = {int(places) for places in cache_lengths}
-        slots = len(cache_lengths)
-        if len(lengths) != 1 or shapes["ids"][0] % slots or shapes["logits"][0] not in (slots, shapes["ids"][0]):
-            raise PlanFault(f"the sequences of {session.bundle.model} have unequal lengths")
-        return DecodePlan(session, slots, shapes["ids"][0] // slots, lengths.pop())
+        if len(lengths) != 1:
+            raise PlanFault(f"the sequences of {bundle.model} have unequal lengths")
+        (places,), slots, count, size = lengths, len(cache_lengths), 0, 1
+        if "blocks" in shapes:
+            size = _find_block_size(bundle)
+            slots, count, places = shapes["blocks"][0], places // size, shapes["blocks"][1] * size
+        if shapes["ids"][0] % slots or shapes["logits"][0] not in (slots, shapes["ids"][0]):
+            raise PlanFault(f"the sequences of {bundle.model} have unequal lengths")
+        return DecodePlan(session, slots, shapes["ids"][0] // slots, places, count, size)
+
+    @property
+    def memory(self) -> tuple[int, ...]:
+        """The sizes of caches, in which plans agree that work on the same ones."""
+        return (self.places, self.blocks, self.block_size) if self.blocks else (self.places, self.slots)
+
+
+@dataclass(slots=True)
+class _HeldSequence:
+    """A sequence: its tokens so far, its blocks, and the names of those that its prompt fills."""
+
+    length: int = 0
+    blocks: list[int] = field(default_factory=list)
+    names: Sequence[bytes] = ()
 
 
 class DecoderSlots:
-    """Sequences over a plan that takes one token for each, and over plans that take more, for prompts.
+    """Sequences over plans that take one token for each, and over plans that take more, for prompts.
 
-    All plans are decode steps of one model, with equally many sequences and places, and their weights are loaded.
+    All plans are decode steps of one model over caches of the same size, and their weights are loaded. `step` takes one
+    token of as many sequences as there may be; others may take one of fewer, which is faster where fewer run.
     """
 
-    def __init__(self, step: Session, pieces: Sequence[Session] = ()) -> None:
-        self._step = DecodePlan.of(step)
-        self._pieces = sorted(map(DecodePlan.of, pieces), key=lambda plan: plan.length)
-        for plan in self._pieces:
-            if (plan.slots, plan.places) != (self._step.slots, self._step.places):
+    def __init__(self, step: Session, further: Sequence[Session] = ()) -> None:
+        largest = DecodePlan.of(step)
+        plans = [largest, *map(DecodePlan.of, further)]
+        for plan in plans:
+            if plan.memory != largest.memory:
                 raise PlanFault(
-                    f"a plan has {plan.slots} sequences of {plan.places} places, and another one "
-                    f"{self._step.slots} of {self._step.places}"
+                    f"a plan has {plan.slots} sequences of {plan.places} places in {plan.blocks} blocks, and another "
+                    f"one {largest.slots} of {largest.places} in {largest.blocks}"
                 )
-        if self._step.length != 1:
-            raise PlanFault(f"expected a plan that takes one token of each sequence, found {self._step.length}")
+        if largest.length != 1:
+            raise PlanFault(f"expected a plan that takes one token of each sequence, found {largest.length}")
+        self._largest = largest
+        self._steps = sorted((plan for plan in plans if plan.length == 1), key=lambda plan: plan.slots)
+        self._pieces = sorted((plan for plan in plans if plan.length > 1), key=lambda plan: (plan.length, -plan.slots))
         self._last: Session = step  # whose states are those of all sequences
-        self.lengths = [0] * self._step.slots
+        self._slots = [_HeldSequence() for _ in range(largest.slots)]
+        self._pool = BlockPool(largest.blocks, largest.block_size) if largest.blocks else None
+        self._named: tuple[Sequence[int], str, list[bytes]] | None = None
         self.times = GenerationTimes()
+
+    @property
+    def lengths(self) -> list[int]:
+        """How many tokens each sequence has."""
+        return [slot.length for slot in self._slots]
 
     @property
     def places(self) -> int:
         """How many tokens a sequence may have in its cache."""
-        return self._step.places
+        return self._largest.places
 
     @property
     def vocabulary(self) -> int:
         """How many tokens there are: each is a number below it."""
-        return count_tokens(self._step.session.bundle)
+        return count_tokens(self._largest.session.bundle)
 
-    def choose_length(self, count: int) -> int:
-        """The length of the plan that takes the next of `count` tokens: the smallest that takes all, else the largest.
+    def can_hold(self, places: int) -> bool:
+        """Whether a sequence may have so many tokens, if there is no other one."""
+        return places <= self.places and (self._pool is None or -(-places // self._pool.size) <= self._pool.count)
 
-        It depends on nothing else, so that whatever other sequences do changes no rounding of this one.
+    def start(self, slot: int, prompt: Sequence[int], places: int, salt: str = "") -> int | None:
+        """Gives a free slot the blocks for so many tokens, those of a prompt included. Returns how many tokens of the
+        prompt are there already, which earlier ones with the same salt had, too; None where there are no such blocks.
+
+        These are whole pieces of the largest plan for prompts, which reads the same tokens with the same results. So
+        what earlier sequences were changes no rounding of this one.
         """
-        return self._choose(count).length
+        if self._pool is None:
+            return 0
+        names = self._name_blocks(self._pool, prompt, salt)
+        step = math.lcm(self._piece, self._pool.size)  # the last token is read in any case, for its logits
+        cached = min(len(self._pool.find(names)) * self._pool.size, len(prompt) - 1) // step * step
+        shared = self._pool.find(names)[: cached // self._pool.size]
+        more = -(-places // self._pool.size) - len(shared)
+        if not self._pool.fits(shared, more):
+            return None
+        self._slots[slot] = _HeldSequence(cached, self._pool.hold(shared, more), names)
+        self.times.cached_tokens += cached
+        return cached
 
     def end(self, slot: int) -> None:
         """Frees a slot for another sequence, which starts with the next tokens that it gets."""
-        self.lengths[slot] = 0
+        if self._pool is not None:
+            self._pool.leave(self._slots[slot].blocks)
+        self._slots[slot] = _HeldSequence()
+
+    def choose_pieces(self, unread: Mapping[int, int]) -> dict[int, int]:
+        """Of slots with so many tokens to be read, those that one run reads next, and how many tokens of each: the next
+        piece of the first one, and as long ones of others, as far as the plan takes them.
+
+        How long pieces are depends on the length of a prompt alone.
+        """
+        return self._choose(unread)[1]
 
     def append(self, rows: Mapping[int, Sequence[int]]) -> dict[int, Array]:
         """Continues the sequences of some slots by one token or more each; the others stay as they are.
@@ -108,55 +177,106 @@ class DecoderSlots:
         Returns the logits [vocab] after the last token of each. Raises ArrayFault where a cache has no room.
         """
         for slot, tokens in rows.items():
-            if not tokens or self.lengths[slot] + len(tokens) > self.places:
-                raise ArrayFault(f"sequence {slot} cannot get {len(tokens)} tokens after {self.lengths[slot]}")
+            if not tokens or not self._make_room(slot, len(tokens)):
+                raise ArrayFault(f"sequence {slot} cannot get {len(tokens)} tokens after {self._slots[slot].length}")
         start = perf_counter()
         unread = {slot: list(tokens) for slot, tokens in rows.items()}
         results: dict[int, Array] = {}
         runs = 0
         while unread:
-            plan = self._choose(len(next(iter(unread.values()))))
-            pieces = {
-                slot: tokens[: plan.length] for slot, tokens in unread.items() if self._choose(len(tokens)) is plan
-            }
-            logits = self._run(plan, pieces)
-            results |= {slot: logits[slot] for slot, piece in pieces.items() if len(piece) == len(unread[slot])}
-            left = {slot: tokens[len(pieces.get(slot, ())) :] for slot, tokens in unread.items()}
-            unread = {slot: tokens for slot, tokens in left.items() if tokens}
+            plan, sizes = self._choose({slot: len(tokens) for slot, tokens in unread.items()})
+            logits = self._run(plan, {slot: unread[slot][:size] for slot, size in sizes.items()})
+            for slot, size in sizes.items():
+                del unread[slot][:size]
+                if not unread[slot]:
+                    results[slot] = logits[slot]
+                    del unread[slot]
             runs += 1
         single = all(len(tokens) == 1 for tokens in rows.values())
         self._record(single, sum(map(len, rows.values())), runs, 1e3 * (perf_counter() - start))
         return results
 
-    def _choose(self, count: int) -> DecodePlan:
-        if count == 1 or not self._pieces:
-            return self._step
-        return next((plan for plan in self._pieces if plan.length >= count), self._pieces[-1])
+    @property
+    def _piece(self) -> int:
+        """The tokens of the largest piece of prompts."""
+        return self._pieces[-1].length if self._pieces else 1
 
-    def _run(self, plan: DecodePlan, rows: Mapping[int, Sequence[int]]) -> Array:
-        """Runs a plan once. Returns the logits [slots, vocab] after the last token of every sequence.
+    def _name_blocks(self, pool: BlockPool, prompt: Sequence[int], salt: str) -> list[bytes]:
+        """The names of the blocks that whole pieces of a prompt fill. Those of the last one are kept: it may wait for
+        blocks for many steps."""
+        if self._named is None or self._named[0] is not prompt or self._named[1] != salt:
+            regular = prompt[: len(prompt) // self._piece * self._piece] if self._pieces else ()
+            self._named = prompt, salt, name_blocks(regular, pool.size, salt)
+        return self._named[2]
+
+    def _make_room(self, slot: int, more: int) -> bool:
+        """Whether a sequence has places for so many more tokens. It is given blocks for them, if it lacks these."""
+        sequence = self._slots[slot]
+        if sequence.length + more > self.places:
+            return False
+        if self._pool is not None:
+            lacking = -(-(sequence.length + more) // self._pool.size) - len(sequence.blocks)
+            if not self._pool.fits((), lacking):
+                return False
+            sequence.blocks += self._pool.hold((), max(0, lacking))
+        return True
+
+    def _choose(self, unread: Mapping[int, int]) -> tuple[DecodePlan, dict[int, int]]:
+        """The plan of the next run, and how many tokens it takes of each slot."""
+        length = self._find_length(next(iter(unread.values())))
+        slots = [slot for slot, count in unread.items() if self._find_length(count) == length]
+        plans = [plan for plan in (*self._steps, *self._pieces) if plan.length == length]
+        plan = next((plan for plan in plans if plan.slots >= len(slots)), plans[-1])
+        return plan, {slot: min(length, unread[slot]) for slot in slots[: plan.slots]}
+
+    def _find_length(self, count: int) -> int:
+        """How many of so many tokens are read next: as the smallest plan has that takes all, else the largest."""
+        if count == 1 or not self._pieces:
+            return 1
+        return next((plan.length for plan in self._pieces if plan.length >= count), self._pieces[-1].length)
+
+    def _run(self, plan: DecodePlan, rows: Mapping[int, Sequence[int]]) -> dict[int, Array]:
+        """Runs a plan once. Returns the logits [vocab] after the last token of every slot.
 
         A row that is too short starts with its first token several times, at one position: the last one counts, and
-        all are equal. The other sequences write at the place after their last one, where nothing is read before it is
-        written again.
+        all are equal. Rows without a sequence write to the spare block; or, where each has places of its own, at the
+        place after the last one, where nothing is read before it is written again.
         """
         ids = np.zeros((plan.slots, plan.length), np.int64)
-        positions = np.empty((plan.slots, plan.length), np.int64)
-        for slot, first in enumerate(self.lengths):
-            tokens = rows.get(slot, ())
-            positions[slot] = min(first, plan.places - 1)
-            if tokens:
-                front = plan.length - len(tokens)
-                ids[slot, :front], ids[slot, front:] = tokens[0], tokens
-                positions[slot, front:] = np.arange(first, first + len(tokens))
-        inputs = {"ids": ids.reshape(-1), "positions": positions.reshape(-1)}
-        if any(tensor.name == "last" for tensor in plan.session.inputs):
-            inputs["last"] = plan.length * np.arange(1, plan.slots + 1, dtype=np.int64) - 1
+        positions = np.zeros((plan.slots, plan.length), np.int64)
+        numbers = {slot: slot if self._pool is None else row for row, slot in enumerate(rows)}
+        if self._pool is None:
+            positions[:] = [[min(slot.length, plan.places - 1)] for slot in self._slots]
+        for slot, tokens in rows.items():
+            row, sequence, front = numbers[slot], self._slots[slot], plan.length - len(tokens)
+            first = sequence.length
+            ids[row, :front], ids[row, front:] = tokens[0], tokens
+            positions[row, :front], positions[row, front:] = first, np.arange(first, first + len(tokens))
+        inputs: dict[str, Array] = {"ids": ids.reshape(-1), "positions": positions.reshape(-1)}
+        known = {tensor.name for tensor in plan.session.inputs}
+        if "last" in known:
+            inputs["last"] = np.arange(plan.length - 1, ids.size, plan.length)
+        if self._pool is not None:
+            table = np.full((plan.slots, plan.places // plan.block_size), SPARE, np.int64)
+            for slot, row in numbers.items():
+                table[row, : len(self._slots[slot].blocks)] = self._slots[slot].blocks
+            nth, offset = np.divmod(positions, plan.block_size)
+            inputs["places"] = (np.take_along_axis(table, nth, 1) * plan.block_size + offset).reshape(-1)
+            inputs["blocks"] = table
         self._bring_states(plan.session)
         logits = plan.session.run(inputs, ["logits"])["logits"]
         for slot, tokens in rows.items():
-            self.lengths[slot] += len(tokens)
-        return logits if len(logits) == plan.slots else logits[plan.length - 1 :: plan.length]
+            self._advance(self._slots[slot], len(tokens))
+        logits = logits if len(logits) == plan.slots else logits[plan.length - 1 :: plan.length]
+        return {slot: logits[row] for slot, row in numbers.items()}
+
+    def _advance(self, sequence: _HeldSequence, count: int) -> None:
+        """Counts new tokens, and names the blocks that they fill."""
+        before, sequence.length = sequence.length, sequence.length + count
+        if self._pool is not None:
+            first, last = before // self._pool.size, sequence.length // self._pool.size
+            for number in range(first, min(last, len(sequence.names))):
+                self._pool.name(sequence.blocks[number], sequence.names[number])
 
     def _bring_states(self, session: Session) -> None:
         """Copies the caches from the session that ran last, if the two do not share them."""
@@ -172,6 +292,19 @@ class DecoderSlots:
         else:
             times.prefill_ms, times.prefill_tokens = times.prefill_ms + milliseconds, times.prefill_tokens + tokens
             times.prefill_runs += runs
+
+
+def _find_block_size(bundle: Bundle) -> int:
+    """The tokens of a block, from an operation that reads the table of blocks."""
+    table = next(number for number, tensor in enumerate(bundle.tensors) if tensor.name == "blocks")
+    for operation in bundle.operations:
+        if table in operation.inputs and operation.family == "attention":
+            lengths = operation.attributes["k_lens"]
+            assert isinstance(lengths, list)
+            return int(lengths[0]) // bundle.tensors[table].shape[1]
+        if table in operation.inputs and len(bundle.tensors[operation.inputs[0]].shape) == _DIVIDED_RANK:
+            return bundle.tensors[operation.inputs[0]].shape[2]
+    raise PlanFault(f"{bundle.model} has a table of blocks that no operation reads")
 
 
 def count_tokens(bundle: Bundle) -> int:

@@ -200,9 +200,11 @@ def _split_attention(invocation: Invocation[Shape]) -> Iterator[KernelSplit]:
     extras = invocation.attribute("extras", list)
     q_lens, k_lens = (invocation.attribute(name, list) for name in ("q_lens", "k_lens"))
     equally_long = len({*zip(q_lens, k_lens, strict=True)}) == 1 and q_lens[0] > 1
-    if equally_long and (queries[1], keys[1]) == (sum(q_lens), sum(k_lens)):
-        of_query, of_key = SplitAxis(1, q_lens[0]), SplitAxis(1, k_lens[0])
-        of_extras = (SplitAxis(0, (q_lens if extra == "positions" else k_lens)[0]) for extra in extras)
+    in_blocks = "blocks" in extras
+    if equally_long and queries[1] == sum(q_lens) and (in_blocks or keys[1] == sum(k_lens)):
+        of_query, of_key = SplitAxis(1, q_lens[0]), None if in_blocks else SplitAxis(1, k_lens[0])
+        steps = {"mask": k_lens[0], "positions": q_lens[0], "blocks": 1}
+        of_extras = (SplitAxis(0, steps[extra]) for extra in extras)
         yield KernelSplit(len(q_lens), (of_query, of_key, of_key, *of_extras), (of_query, of_query))
     of_query, of_key = SplitAxis(0, queries[0] // keys[0]), SplitAxis(0)
     yield KernelSplit(keys[0], (of_query, of_key, of_key, *(None for _ in extras)), (of_query, of_query))

@@ -62,9 +62,12 @@ class Steps:
         if request == 0:
             raise ArrayFault("nothing to do")
 
-    def start(self, slot: int, request: int) -> None:
+    def start(self, slot: int, request: int) -> bool:
         assert slot not in self.running
+        if request > 90 and self.running:  # it needs all the room that there is
+            return False
         self.running[slot] = [0, request]
+        return True
 
     def end(self, slot: int) -> None:
         del self.running[slot]
@@ -185,6 +188,19 @@ def test_what_is_left_when_an_engine_is_closed_is_told(steps: Steps) -> None:
         closing.join(0.01)
     assert all(isinstance(one.all()[-1], ClosedFault) for one in heard)
     assert (engine.counts.failed, engine.counts.running, engine.counts.waiting) == (3, 0, 0)
+
+
+def test_who_needs_much_room_waits_and_so_do_those_behind(steps: Steps) -> None:
+    engine: Engines = Engine(steps, 9)
+    (_, large, _), heard = submit(engine, 2, 91, 1)
+    for _ in range(3):
+        steps.allow.release()
+    assert [heard[0].all(), heard[2].all()] == [[0, 1], [0]]
+    assert heard[1].next() == (0, False)
+    assert steps.widths == [1, 1, 2]  # the last one did not overtake the one that waited
+    engine.cancel(large)
+    steps.allow.release()
+    engine.close()
 
 
 # ---- over plans

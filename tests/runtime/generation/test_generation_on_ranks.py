@@ -7,7 +7,7 @@ from typing import Any
 import numpy as np
 import pytest
 
-from einc.generation.decoder_plans import DecoderSource, find_plans
+from einc.generation.decoder_plans import DecoderSizes, DecoderSource, find_plans
 from einc.generation.plan_cache import PlanCache
 from einc.options import CompileOptions
 from einc_runtime.execution.cpu.executor import CpuExecutor
@@ -30,8 +30,10 @@ SIZES = 2, 19, (4,)
 def bundles(tmp_path_factory: pytest.TempPathFactory) -> list[Bundle]:
     source = DecoderSource((FOLDER / "config.json").read_bytes(), "config.json", "m", list_stored_names(str(FOLDER)))
     options = CompileOptions(machine="host", devices=4, selector="eindecomp", schedule="naive")
-    found = find_plans(source, options, PlanCache(tmp_path_factory.mktemp("plans")), SIZES, lambda _: None)
-    return [plan.bundle for plan in (found.step, *found.pieces)]
+    found = find_plans(
+        source, options, PlanCache(tmp_path_factory.mktemp("plans")), DecoderSizes(*SIZES), lambda _: None
+    )
+    return [plan.bundle for plan in found.every]
 
 
 def decode(sessions: list[Session]) -> list[bytes]:

@@ -48,7 +48,7 @@ def test_plans_that_do_not_fit_together_are_refused(generator: Generator, plans:
     with pytest.raises(PlanFault, match="steps is no decode step"):
         Generator(other)
     (larger,) = make_sessions(DATA / NAME, plans, (1, 19, ()))
-    with pytest.raises(PlanFault, match="2 sequences of 19 places, and another one 1 of 19"):
+    with pytest.raises(PlanFault, match="1 sequences of 19 places in 3 blocks, and another one 1 of 19 in 2"):
         Generator(larger, [piece])
 
 

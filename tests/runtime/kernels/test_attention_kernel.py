@@ -312,7 +312,7 @@ def test_positions_at_the_ends_of_64_bits_see_what_they_should(causal, window):
         TensorDesc(tuple(dims), x.shape, DType.F32) for dims, x in zip(("hqd", "gkd", "gke"), (q, k, v), strict=True)
     )
     at = TensorDesc(("q",), (6,), DType.I64)
-    operator = Attention(*kinds, None, at, ("positions",), causal, 0.5, (6,), (6,), window, 0.0)
+    operator = Attention(*kinds, None, at, None, ("positions",), causal, 0.5, (6,), (6,), window, 0.0)
     expected = looped(a, q, k, v, positions=positions)
     for found, wanted in zip(operator.reference(q, k, v, positions), expected, strict=True):
         np.testing.assert_allclose(found, wanted, rtol=1e-5, atol=1e-6)
@@ -327,7 +327,7 @@ def test_queries_that_see_nothing_are_zero_beside_values_that_are_no_numbers(poi
     at = TensorDesc(("q",), (4,), DType.I64)
     dims = (("h", "q", "d"), ("g", "k", "d"), ("g", "k", "e"))
     kinds = (TensorDesc(own, x.shape, DType.F32) for own, x in zip(dims, (q, k, v), strict=True))
-    reference = Attention(*kinds, None, at, ("positions",), True, 0.5, (4,), (6,), 0, 0.0).reference
+    reference = Attention(*kinds, None, at, None, ("positions",), True, 0.5, (4,), (6,), 0, 0.0).reference
     with np.errstate(all="ignore"):
         results = run(a, [q, k, v, positions]), reference(q, k, v, positions)
     for o, lse in results:

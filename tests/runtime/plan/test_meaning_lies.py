@@ -79,6 +79,11 @@ GOOD: dict[str, tuple[str, list[TensorForm], dict[str, Any]]] = {
         [form(4, 5, 2), form(2, 7, 2), form(2, 7, 3), whole(5), flags(7)],
         {**SEEN, "extras": ["positions", "mask"]},
     ),
+    "attention over blocks": (
+        "attention",
+        [form(4, 5, 2), form(2, 12, 2), form(2, 12, 3), whole(5), whole(2, 3)],
+        {**SEEN, "k_lens": [9, 9], "extras": ["positions", "blocks"]},
+    ),
     "convolution": ("index", [form(2, 3, 7), form(4, 3, 3)], CONVOLUTION),
     "gather": ("index", [form(9, 4), whole(5)], GATHER),
     "fold": ("index", [X], FOLD),

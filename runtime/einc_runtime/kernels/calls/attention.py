@@ -3,17 +3,21 @@
 from __future__ import annotations
 
 import math
+from bisect import bisect_right
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import TypeVar
+
+import numpy as np
 
 from einc_runtime.dtypes import NARROW_FLOATS, Array, DType, compute_type, storage_dtype
 from einc_runtime.errors import PlanFault
 from einc_runtime.kernels.base import Invocation, dtype_name
+from einc_runtime.plan.meaning.attention import EXTRAS, divide_keys
+from einc_runtime.plan.meaning.terms import ends_of
 from einc_runtime.plan.schema import Block
 
 _T = TypeVar("_T")
-_EXTRA_OPERANDS = ("mask", "positions")
 
 MAX_WINDOW = 1 << 62
 LOWEST_POSITION, HIGHEST_POSITION = -(1 << 61), MAX_WINDOW + (1 << 61)
@@ -25,18 +29,20 @@ class QueryRows:
     """Queries of one sequence and the keys of that sequence, both in coordinates of their blocks.
 
     A query (or its position, where positions are an input) plus `ahead` is its place among the keys. The first key of
-    the sequence is at `origin`, which may be before the block.
+    the sequence is at `origin`, which may be before the block. Where keys lie in blocks, they count from the first key
+    of their sequence, whose blocks are those of `table_row`.
     """
 
     queries: slice
     keys: tuple[int, int]
     ahead: int
     origin: int
+    table_row: int = 0
 
     def split(self, count: int) -> Iterator[QueryRows]:
         """Parts with at most `count` queries each."""
         for start in range(self.queries.start, self.queries.stop, count):
-            yield QueryRows(slice(start, min(start + count, self.queries.stop)), self.keys, self.ahead, self.origin)
+            yield replace(self, queries=slice(start, min(start + count, self.queries.stop)))
 
 
 @dataclass(frozen=True, slots=True)
@@ -60,13 +66,15 @@ class KeyVisibility:
 @dataclass(frozen=True, slots=True)
 class AttentionCall:
     """The arrays and attributes of one invocation, which fit each other. `dtype` is the type that it computes in, and
-    keys and values may be floats of 8 bits."""
+    keys and values may be floats of 8 bits. With `blocks`, they are in blocks of `block_size` tokens, and `first_row`
+    is the sequence of the first row of this table."""
 
     q: Array
     k: Array
     v: Array
     mask: Array | None
     positions: Array | None
+    blocks: Array | None
     o: Array
     lse: Array
     dtype: DType
@@ -77,6 +85,8 @@ class AttentionCall:
     k_lens: tuple[int, ...]
     first_query: int
     first_key: int
+    first_row: int
+    block_size: int
 
     @staticmethod
     def parse(invocation: Invocation[Array]) -> AttentionCall:
@@ -85,8 +95,8 @@ class AttentionCall:
         inputs, outputs = invocation.inputs, invocation.outputs
         input_blocks, output_blocks = invocation.input_blocks, invocation.output_blocks
         extras = _list(invocation, "extras", str)
-        if len(set(extras)) < len(extras) or not set(extras) <= set(_EXTRA_OPERANDS) or len(inputs) != 3 + len(extras):
-            raise PlanFault("attention has the inputs q, k and v, and its extras, which may be mask and positions")
+        if len(set(extras)) < len(extras) or not set(extras) <= set(EXTRAS) or len(inputs) != 3 + len(extras):
+            raise PlanFault("attention has the inputs q, k and v, and its extras: mask, positions, and blocks")
         if len(outputs) != 2 or len(input_blocks) != len(inputs) or len(output_blocks) != 2:
             raise PlanFault("attention has two outputs, and a block for every input and output")
         q, k, v = inputs[:3]
@@ -122,7 +132,11 @@ class AttentionCall:
         q_lens, k_lens = _list(invocation, "q_lens", int), _list(invocation, "k_lens", int)
         if len(q_lens) != len(k_lens) or min((*q_lens, *k_lens), default=0) < 1:
             raise PlanFault("attention needs as many q_lens as k_lens, all positive")
-        if sum(q_lens) < first_query + q.shape[1] or sum(k_lens) < first_key + k.shape[1]:
+        blocks, first_row, block_size = extra_operands.get("blocks"), 0, 0
+        if blocks is not None:
+            first_row = input_blocks[3 + extras.index("blocks")].lower[0]
+            block_size = _find_block_size(blocks, extras, first_row, (q_lens, k_lens), (first_query, *q.shape), k)
+        if sum(q_lens) < first_query + q.shape[1] or (blocks is None and sum(k_lens) < first_key + k.shape[1]):
             raise PlanFault("attention has blocks beyond the end of its sequences")
         causal, window = invocation.attribute("causal", bool), invocation.attribute("window", int)
         scale = invocation.attribute("scale", float)
@@ -132,21 +146,33 @@ class AttentionCall:
         if not 0 <= softcap < math.inf:
             raise PlanFault(f"attention has a softcap of {softcap}")
         return AttentionCall(
-            q, k, v, extra_operands.get("mask"), extra_operands.get("positions"), o, lse, dtype, scale, softcap,
-            KeyVisibility(causal, window), tuple(q_lens), tuple(k_lens), first_query, first_key,
+            q, k, v, extra_operands.get("mask"), extra_operands.get("positions"), blocks, o, lse, dtype, scale, softcap,
+            KeyVisibility(causal, window), tuple(q_lens), tuple(k_lens), first_query, first_key, first_row, block_size,
         )  # fmt: skip
 
     def sequences(self) -> Iterator[QueryRows]:
         """The sequences that have queries in the block; some may have no keys in it."""
         queries, keys = self.q.shape[1], self.k.shape[1]
         q_end, k_end = -self.first_query, -self.first_key
-        for q_len, k_len in zip(self.q_lens, self.k_lens, strict=True):
+        for number, (q_len, k_len) in enumerate(zip(self.q_lens, self.k_lens, strict=True)):
             q_start, k_start, q_end, k_end = q_end, k_end, q_end + q_len, k_end + k_len
             if q_end <= 0 or q_start >= queries:
+                continue
+            if self.blocks is not None:
+                yield QueryRows(slice(max(q_start, 0), min(q_end, queries)), (0, k_len), 0, 0, number - self.first_row)
                 continue
             lo, up = max(k_start, 0), min(k_end, keys)
             ahead = k_start if self.positions is not None else k_end - q_end
             yield QueryRows(slice(max(q_start, 0), min(q_end, queries)), (lo, max(lo, up)), ahead, k_start)
+
+    def find_places(self, rows: QueryRows, lo: int, up: int) -> slice | Array:
+        """Where keys from `lo` to `up` of a sequence lie. The table of blocks is read now."""
+        if self.blocks is None:
+            return slice(lo, up)
+        keys, size = np.arange(lo, up), self.block_size
+        numbers = np.clip(self.blocks[rows.table_row].astype(np.int64), 0, self.k.shape[1] // size - 1)
+        places: Array = numbers[keys // size] * size + keys % size
+        return places
 
     def max_pairs(self) -> int:
         """About how many pairs of queries and keys see each other; an upper bound where positions are an input."""
@@ -169,16 +195,31 @@ def _match_blocks(
     corner_q, corner_k = inputs[0].lower, inputs[1].lower
     if len(corner_q) != 3 or len(corner_k) != 3 or corner_q[0] * k.shape[0] != corner_k[0] * q.shape[0]:
         raise PlanFault("attention has a block of query heads that does not match its block of key heads")
-    tokens = {"mask": corner_k[1:2], "positions": corner_q[1:2]}
+    tokens: dict[str, tuple[int, ...]] = {"mask": corner_k[1:2], "positions": corner_q[1:2]}
     pairs: list[tuple[tuple[int, ...], tuple[int, ...]]] = [
         (inputs[2].lower[:2], corner_k[:2]),
         (outputs[0].lower[:2], corner_q[:2]),
         (outputs[1].lower, corner_q[:2]),
     ]
-    pairs += [(block.lower, tokens[name]) for name, block in zip(extras, inputs[3:], strict=True)]
+    pairs += [(block.lower, tokens.get(name, block.lower)) for name, block in zip(extras, inputs[3:], strict=True)]
     if any(corner != expected for corner, expected in pairs):
         raise PlanFault("attention has blocks of different heads or tokens")
     return corner_q[1], corner_k[1]
+
+
+def _find_block_size(
+    blocks: Array, extras: Sequence[str], first_row: int, lens: tuple[list[int], list[int]], q: Sequence[int], k: Array
+) -> int:
+    """The tokens of a block of keys, whose table begins with the row of a sequence; q is the first query, and the shape
+    of the queries. Raises PlanFault where the table does not fit."""
+    q_lens, k_lens = lens
+    size = divide_keys(k_lens, blocks.shape, k.shape[1])
+    first, last = (bisect_right(ends_of(tuple(q_lens)), query) for query in (q[0], q[0] + q[2] - 1))
+    if blocks.dtype.kind != "i" or not size or "positions" not in extras or "mask" in extras:
+        raise PlanFault(f"attention has a table of blocks {blocks.dtype}{blocks.shape} for {k.shape[1]} places of keys")
+    if not first_row <= first <= last < first_row + len(blocks):
+        raise PlanFault(f"attention lacks blocks of the sequences {first} to {last}")
+    return size
 
 
 def _list(invocation: Invocation[Array], name: str, kind: type[_T]) -> list[_T]:

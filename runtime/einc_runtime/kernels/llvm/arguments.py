@@ -24,10 +24,17 @@ class AttentionArguments(NamedTuple, Generic[Number]):
     group: Number
     parts: Number
     table: Number
-    """Of every part the first query, the number of queries, and the place of its sequence's first key, as i64."""
+    """Of every part, as i64, the first query, the number of queries, the place of its sequence's first key, and the row
+    of its sequence in the table of blocks."""
     firsts: Number
     lasts: Number
     """The first key that a query sees and the end of its keys, as i32."""
+    blocks: Number
+    """The table of blocks, of which a row has the numbers of the blocks of a sequence."""
+    blocks_row: Number
+    block_count: Number
+    block_size: Number
+    """Places of a block; tiles do not cross its bounds."""
     mask: Number
     q: Number
     q_head: Number
@@ -71,10 +78,17 @@ class FewQueriesArguments(NamedTuple, Generic[Number]):
     heads: Number
     queries: Number
     table: Number
-    """Of every query, as i64, its first key and the end of its keys; and what its position is increased by to get the
-    key behind its own place, from which causality and the window limit its keys further."""
+    """Of every query, as i64, its first key and the end of its keys; what its position is increased by to get the key
+    behind its own place, from which causality and the window limit its keys further; and the row of its sequence in the
+    table of blocks."""
     positions: Number
     position_step: Number
+    blocks: Number
+    """The table of blocks, of which a row has the numbers of the blocks of a sequence."""
+    blocks_row: Number
+    block_count: Number
+    block_size: Number
+    """Places of a block; tiles do not cross its bounds."""
     q: Number
     q_head: Number
     q_token: Number

@@ -59,6 +59,25 @@ DECODE_TILE_KEYS = 256
 _WIDE = np.dtype(np.float32)
 
 
+def find_tile(s: AttentionCall, most: int) -> int:
+    """The keys of a tile, at most so many, which has to lie in one block."""
+    if s.blocks is None:
+        return most
+    return next(keys for keys in range(min(most, s.block_size), 0, -1) if s.block_size % keys == 0)
+
+
+def name_blocks(s: AttentionCall) -> dict[str, int]:
+    """Where the table of blocks is, by the names that both kinds of arguments have."""
+    if s.blocks is None:
+        return {"blocks": 0, "blocks_row": 0, "block_count": 0, "block_size": 0}
+    return {
+        "blocks": address(s.blocks),
+        "blocks_row": s.blocks.strides[0],
+        "block_count": s.k.shape[1] // s.block_size,
+        "block_size": s.block_size,
+    }
+
+
 def prepare_few_queries(call: AttentionCall, repetitions: int) -> Kernel | None:
     """The kernel of an invocation with few queries, all of whose rows are dense; None for others."""
     group = call.q.shape[0] // call.k.shape[0]
@@ -68,7 +87,10 @@ def prepare_few_queries(call: AttentionCall, repetitions: int) -> Kernel | None:
         return None
     if group > MAX_GROUP_HEADS or not 1 <= min(widths) <= max(widths) <= MAX_HEAD_WIDTH or call.k.shape[1] >= 1 << 30:
         return None
-    if any(x.strides[-1] != x.itemsize and x.shape[-1] > 1 for x in (call.q, call.k, call.v, call.o)):
+    arrays = (call.q, call.k, call.v, call.o, *(() if call.blocks is None else (call.blocks,)))
+    if any(x.strides[-1] != x.itemsize and x.shape[-1] > 1 for x in arrays):
+        return None
+    if find_tile(call, DECODE_TILE_KEYS) % LANES:
         return None
     elements = call.k.shape[0] * call.max_pairs() * sum(widths)
     if not compiler.is_worthwhile(elements, repetitions):
@@ -94,7 +116,9 @@ class _FewQueries:
         group = s.q.shape[0] // s.k.shape[0]
         bits = 0 if s.positions is None else 8 * s.positions.itemsize
         limits = (s.visible.causal, s.visible.window) if bits else (False, 0)
-        form = FewQueriesForm(dtype_name(s.q), group, s.q.shape[2], s.v.shape[2], s.softcap, bits, *limits)
+        table_bytes = 0 if s.blocks is None else s.blocks.itemsize
+        widths = s.q.shape[2], s.v.shape[2]
+        form = FewQueriesForm(dtype_name(s.q), group, *widths, s.softcap, bits, *limits, table_bytes)
         scratch = ScratchAllocator()
         memory = {
             "of_queries": scratch.take((group, form.vectors_k, LANES), _WIDE),
@@ -114,22 +138,24 @@ class _FewQueries:
             table=address(table),
             positions=0 if s.positions is None else address(s.positions),
             position_step=0 if s.positions is None else s.positions.strides[0],
+            **name_blocks(s),
             **name_heads(q=s.q, k=s.k, v=s.v, o=s.o, lse=s.lse),
             scale=int(np.float32(s.scale).view(np.int32)),
-            tile=DECODE_TILE_KEYS,
+            tile=find_tile(s, DECODE_TILE_KEYS),
             **name_scratch(self.memory, memory),
         )
         return compiler.CompiledCall(self.code, list(arguments), memory, table, *(s.q, s.k, s.v, s.o, s.lse))
 
 
 def _list_keys(s: AttentionCall) -> Array:
-    """Of every query its first key, the end of its keys, and the key behind its place as far as that is known."""
-    table = np.zeros((s.q.shape[1], 3), np.int64)
+    """Of every query its first key, the end of its keys, the key behind its place as far as that is known, and its row
+    in the table of blocks."""
+    table = np.zeros((s.q.shape[1], 4), np.int64)
     if s.positions is None:
         find_visible_keys(s, table[:, 0], table[:, 1])
     else:
         for rows in s.sequences():
-            table[rows.queries] = (*rows.keys, rows.ahead + 1)
+            table[rows.queries] = (*rows.keys, rows.ahead + 1, rows.table_row)
     return table
 
 
@@ -152,7 +178,7 @@ def build_attention(invocation: Invocation[Array]) -> Kernel:
 
 def prepare_attention(call: AttentionCall, repetitions: int) -> Kernel:
     pairs = call.q.shape[0] * call.max_pairs()
-    arrays = (call.q, call.k, call.v, call.o, call.mask)
+    arrays = (call.q, call.k, call.v, call.o, call.mask, call.blocks)
     dense = all(x is None or x.strides[-1] == x.itemsize or x.shape[-1] == 1 for x in arrays)
     few = call.k.shape[1] < 1 << 30 and call.k.dtype == call.q.dtype
     suits = call.dtype == np.float32 and dense and few
@@ -169,9 +195,10 @@ def prepare_attention(call: AttentionCall, repetitions: int) -> Kernel:
 
 @dataclass(frozen=True, slots=True)
 class _AttentionMemory:
-    """A worker's memory for an invocation, and its parts: (first query, queries, where the sequence's keys begin)."""
+    """A worker's memory for an invocation, and its parts: (first query, queries, where the sequence's keys begin, its
+    row in the table of blocks)."""
 
-    parts: tuple[tuple[int, int, int], ...]
+    parts: tuple[tuple[int, int, int, int], ...]
     code: Future[compiler.Compiled]
     limits: tuple[Array, Array] | None
     """The first and last keys that queries see, where they are known beforehand; else `limit_arrays` holds them."""
@@ -200,8 +227,15 @@ class _AttentionMemory:
         if fixed:
             find_visible_keys(s, *limits)
         return _AttentionMemory(
-            tuple((part.queries.start, part.queries.stop - part.queries.start, part.origin) for part in parts),
-            emit_attention(dtype_name(s.q), s.mask is not None, s.v.shape[2] % numbers, shape, s.softcap),
+            tuple((p.queries.start, p.queries.stop - p.queries.start, p.origin, p.table_row) for p in parts),
+            emit_attention(
+                dtype_name(s.q),
+                s.mask is not None,
+                s.v.shape[2] % numbers,
+                shape,
+                s.softcap,
+                0 if s.blocks is None else s.blocks.itemsize,
+            ),
             limits=limits if fixed else None,
             limit_arrays=(
                 scratch.take((0 if fixed else queries,), _LIMIT),
@@ -226,7 +260,7 @@ class _AttentionMemory:
 def _bind(s: AttentionCall, allocation: _AttentionMemory, memory: Array) -> Run:
     """One invocation with one worker's memory."""
     firsts, lasts = allocation.limits or (allocation.limit_arrays[0].of(memory), allocation.limit_arrays[1].of(memory))
-    table = np.array(allocation.parts, _PLACE).reshape(-1, 3)
+    table = np.array(allocation.parts, _PLACE).reshape(-1, 4)
     deep_k, deep_v = (-(-x.shape[2] // LANES) * LANES for x in (s.k, s.v))
     arguments = AttentionArguments(
         heads=s.k.shape[0],
@@ -235,6 +269,7 @@ def _bind(s: AttentionCall, allocation: _AttentionMemory, memory: Array) -> Run:
         table=address(table),
         firsts=address(firsts),
         lasts=address(lasts),
+        **name_blocks(s),
         mask=0 if s.mask is None else address(s.mask),
         **name_heads(q=s.q, k=s.k, v=s.v, o=s.o, lse=s.lse),
         width_k=s.k.shape[2],
@@ -242,10 +277,11 @@ def _bind(s: AttentionCall, allocation: _AttentionMemory, memory: Array) -> Run:
         deep_k=deep_k,
         deep_v=deep_v,
         scale=int(np.float32(s.scale).view(np.int32)),
-        tile=TILE_KEYS,
+        tile=find_tile(s, TILE_KEYS),
         **name_scratch(allocation.memory, memory),
     )
-    arrays = (memory, table, firsts, lasts, s.q, s.k, s.v, s.o, s.lse, *(() if s.mask is None else (s.mask,)))
+    extras = (array for array in (s.mask, s.blocks) if array is not None)
+    arrays = (memory, table, firsts, lasts, s.q, s.k, s.v, s.o, s.lse, *extras)
     calls: list[Resolved] = [(compiler.CompiledCall(allocation.code, list(arguments), *arrays), [])]
     if s.positions is not None:
         calls.insert(0, (find_visible_keys, [s, firsts, lasts]))

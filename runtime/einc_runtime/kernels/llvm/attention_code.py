@@ -16,7 +16,7 @@ import numpy as np
 from llvmlite import ir
 
 from einc_runtime.kernels.llvm import compiler
-from einc_runtime.kernels.llvm.attention_layout import AttentionLayout, RegisterTile
+from einc_runtime.kernels.llvm.attention_layout import AttentionLayout, RegisterTile, find_block_shift
 from einc_runtime.kernels.llvm.compiler import LANES
 from einc_runtime.kernels.llvm.emitter import F32, I8, I32, I64, Value
 from einc_runtime.kernels.llvm.vectors import decay, log, tanh
@@ -30,20 +30,27 @@ _MANY_KEYS = 64
 
 
 @compiler.compile_once
-def emit_attention(kind: str, masked: bool, left_features: int, shape: RegisterTile, softcap: float) -> ir.Module:
-    """For operands of type `kind`, whose values have so many features more than a multiple of `shape.numbers`."""
-    return _AttentionEmitter(kind, masked, left_features, shape, softcap).emit()
+def emit_attention(
+    kind: str, masked: bool, left_features: int, shape: RegisterTile, softcap: float, table_bytes: int
+) -> ir.Module:
+    """For operands of type `kind`, whose values have so many features more than a multiple of `shape.numbers`. Where
+    keys lie in blocks, their numbers have `table_bytes`."""
+    return _AttentionEmitter(kind, masked, left_features, shape, softcap, table_bytes).emit()
 
 
 class _AttentionEmitter(AttentionLayout):
-    def __init__(self, kind: str, masked: bool, left_features: int, shape: RegisterTile, softcap: float) -> None:
+    def __init__(
+        self, kind: str, masked: bool, left_features: int, shape: RegisterTile, softcap: float, table_bytes: int
+    ) -> None:
         super().__init__(kind, shape)
         self.masked, self.left_features, self.softcap = masked, left_features, softcap
+        self.table_bytes = table_bytes
 
     def emit(self) -> ir.Module:
         e, b, a = self.e, self.b, self.a
         with e.loop(a.parts) as part, e.loop(a.heads) as head:
-            query, queries, origin = (e.read(a.table, b.add(b.mul(part, I64(3)), I64(n)), I64) for n in range(3))
+            entry = b.mul(part, I64(4))
+            query, queries, origin, table_row = (e.read(a.table, b.add(entry, I64(n)), I64) for n in range(4))
             rows = b.mul(queries, a.group)
             blocks = b.sdiv(b.add(rows, I64(self.shape.lanes - 1)), I64(self.shape.lanes))
             lo, up = e.variable(I64(1 << 31)), e.variable(I64(0))
@@ -58,7 +65,9 @@ class _AttentionEmitter(AttentionLayout):
             with e.loop(tiles) as number:
                 start = b.add(first, b.mul(number, a.tile))
                 stop = self.e.least(b.add(start, a.tile), b.load(up))
-                self._compute_tile(head, query, blocks, self.e.most(start, b.load(lo)), stop, ahead)
+                start = self.e.most(start, b.load(lo))
+                shift = find_block_shift(e, a, self.table_bytes, table_row, start) if self.table_bytes else None
+                self._compute_tile(head, query, blocks, start, stop, ahead, shift)
             with e.loop(blocks) as block:
                 self._finish(head, query, rows, block)
         return e.finish()
@@ -126,11 +135,15 @@ class _AttentionEmitter(AttentionLayout):
 
     # A tile of keys
 
-    def _compute_tile(self, head: Value, query: Value, blocks: Value, start: Value, stop: Value, ahead: Value) -> None:
+    def _compute_tile(
+        self, head: Value, query: Value, blocks: Value, start: Value, stop: Value, ahead: Value, shift: Value | None
+    ) -> None:
         """Computes the keys from `start` to `stop` for all blocks that see any of them; `ahead` says whether to fetch
-        what the next head needs."""
+        what the next head needs, and `shift` how many places behind a key it lies."""
         e, b, a = self.e, self.b, self.a
         keys, values = b.add(a.k, b.mul(head, a.k_head)), b.add(a.v, b.mul(head, a.v_head))
+        if shift is not None:
+            keys, values = b.add(keys, b.mul(shift, a.k_token)), b.add(values, b.mul(shift, a.v_token))
         following = [
             b.add(base, b.add(step, b.mul(start, token)))
             for base, step, token in ((keys, a.k_head, a.k_token), (values, a.v_head, a.v_token))

@@ -9,9 +9,11 @@ from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from typing import NamedTuple
 
+from llvmlite import ir
+
 from einc_runtime.dtypes import ITEMSIZE
 from einc_runtime.kernels.base import ALIGNMENT
-from einc_runtime.kernels.llvm.arguments import AttentionArguments, read_arguments
+from einc_runtime.kernels.llvm.arguments import AttentionArguments, FewQueriesArguments, read_arguments
 from einc_runtime.kernels.llvm.compiler import LANES
 from einc_runtime.kernels.llvm.emitter import I64, Emitter, Value
 
@@ -25,6 +27,18 @@ class RegisterTile(NamedTuple):
     @property
     def lanes(self) -> int:
         return self.vectors * LANES
+
+
+def find_block_shift(
+    e: Emitter, a: AttentionArguments[Value] | FewQueriesArguments[Value], size: int, row: Value, key: Value
+) -> Value:
+    """How many places behind a key of a sequence its place is, in the block of the key. Numbers in the table have
+    `size` bytes; those beyond the blocks are taken as the nearest one."""
+    b = e.b
+    nth = b.udiv(key, a.block_size)
+    number = b.sext(e.read(b.add(a.blocks, b.mul(row, a.blocks_row)), nth, ir.IntType(8 * size)), I64)
+    number = e.least(e.most(number, I64(0)), b.sub(a.block_count, I64(1)))
+    return b.mul(b.sub(number, nth), a.block_size)
 
 
 class AttentionLayout:

@@ -15,6 +15,7 @@ from einc_runtime.kernels.calls.attention import HIGHEST_POSITION, LOWEST_POSITI
 from einc_runtime.kernels.llvm import compiler
 from einc_runtime.kernels.llvm.arguments import FewQueriesArguments, read_arguments
 from einc_runtime.kernels.llvm.attention_code import LOWEST
+from einc_runtime.kernels.llvm.attention_layout import find_block_shift
 from einc_runtime.kernels.llvm.compiler import LANES
 from einc_runtime.kernels.llvm.emitter import F32, I32, I64, Emitter, Value, vector
 from einc_runtime.kernels.llvm.vectors import decay, log, tanh
@@ -35,6 +36,8 @@ class FewQueriesForm(NamedTuple):
     position_bits: int
     causal: bool
     window: int
+    table_bytes: int
+    """Bytes of a number of a block; 0 where keys do not lie in blocks."""
 
     @property
     def vectors_k(self) -> int:
@@ -64,11 +67,13 @@ class _FewQueriesEmitter:
             keys, values = (b.add(x, b.mul(head, step)) for x, step in ((a.k, a.k_head), (a.v, a.v_head)))
             start, stop = self._find_keys(query)
             self._begin(head, query)
-            count = b.sub(stop, start)
-            with e.loop(b.sdiv(b.add(count, b.sub(a.tile, I64(1))), a.tile)) as number:
-                before = b.mul(number, a.tile)
-                first, left = b.add(start, before), b.sub(count, before)
-                tile_keys = e.least(left, a.tile)
+            # Tiles of blocks begin at multiples of their length, so that each lies in one block.
+            base = b.sub(start, b.urem(start, a.tile)) if self.form.table_bytes else start
+            with e.loop(b.sdiv(b.add(b.sub(stop, base), b.sub(a.tile, I64(1))), a.tile)) as number:
+                before = b.add(base, b.mul(number, a.tile))
+                first = e.most(before, start)
+                tile_keys = b.sub(e.least(b.add(before, a.tile), stop), first)
+                first = self._find_place(query, first)
                 self._score(b.add(keys, b.mul(first, a.k_token)), tile_keys)
                 with e.loop(I64(self.form.group)) as row:
                     self._weigh(row, tile_keys)
@@ -77,10 +82,17 @@ class _FewQueriesEmitter:
                 self._finish(head, query, row)
         return e.finish()
 
+    def _find_place(self, query: Value, key: Value) -> Value:
+        """Where a key of the query's sequence lies."""
+        if not self.form.table_bytes:
+            return key
+        row = self.e.read(self.a.table, self.b.add(self.b.mul(query, I64(4)), I64(3)), I64)
+        return self.b.add(key, find_block_shift(self.e, self.a, self.form.table_bytes, row, key))
+
     def _find_keys(self, query: Value) -> tuple[Value, Value]:
         """The first key that a query sees, and the end of its keys."""
         e, b, form = self.e, self.b, self.form
-        first, last, ahead = (e.read(self.a.table, b.add(b.mul(query, I64(3)), I64(n)), I64) for n in range(3))
+        first, last, ahead = (e.read(self.a.table, b.add(b.mul(query, I64(4)), I64(n)), I64) for n in range(3))
         if not form.position_bits:
             return first, last
         integer = ir.IntType(form.position_bits)

@@ -55,7 +55,12 @@ def _attend(call: AttentionCall, rows: QueryRows, heads: slice, multiply: Multip
     part = slice(heads.start * group, heads.stop * group), rows.queries
     places = _find_places(call, rows)
     lo, up = call.visible.span(int(places.min()), int(places.max()), rows.keys)
-    q, keys, values = call.q[part].astype(dtype) * dtype.type(call.scale), call.k[heads, lo:up], call.v[heads, lo:up]
+    keys_at = call.find_places(rows, lo, up)
+    q, keys, values = (
+        call.q[part].astype(dtype) * dtype.type(call.scale),
+        call.k[heads, keys_at],
+        call.v[heads, keys_at],
+    )
     keys, values = keys.astype(dtype, copy=False), values.astype(dtype, copy=call.mask is not None)
     if call.mask is not None:
         values[:, ~call.mask[lo:up]] = 0  # what nothing sees may be anything

@@ -3,7 +3,8 @@
 A program has a tile of query rows of one sequence: some queries, each with all query heads of a group, so that the keys
 and values of a group are read once for all of them. It goes through the keys that its rows can see in blocks, with
 running maxima and sums. Keys that all rows see need no mask and have a loop of their own. Where there are few rows and
-many keys (decoding), keys are divided among programs, and their results are combined by their lse.
+many keys (decoding), keys are divided among programs, and their results are combined by their lse. Where keys lie in
+blocks, each key of a tile is looked up in the table of its sequence.
 
 In reproducible plans (`ordered`), blocks of keys begin at multiples of their length from the start of a sequence, tiles
 have one size, and one program goes through all keys. A block that a row does not see multiplies its sums by 1 and adds
@@ -111,24 +112,33 @@ def build_attention(invocation: Invocation[Array], architecture: str, ordered: b
 
 def _list_tiles(call: AttentionCall, queries: int) -> Array:
     """A row for every tile: its first query, the number of queries, the first key of its sequence and the end of its
-    keys, how far queries are ahead of keys, and where the sequence starts, which may be before the block.
+    keys, how far queries are ahead of keys, and where the sequence starts, which may be before the block; also the row
+    of the sequence in the table of blocks, if keys lie in some.
 
     Tiles that see most keys come first, so that the last programs to start are short.
     """
     rows = [
-        (part.queries.start, part.queries.stop - part.queries.start, *part.keys, part.ahead, part.origin)
+        (
+            part.queries.start,
+            part.queries.stop - part.queries.start,
+            *part.keys,
+            part.ahead,
+            part.origin,
+            *([] if call.blocks is None else [part.table_row]),
+        )
         for sequence in call.sequences()
         for part in sequence.split(queries)
     ]
 
-    def seen(row: tuple[int, int, int, int, int, int]) -> int:
+    def seen(row: tuple[int, ...]) -> int:
         if call.positions is not None:
             return 0
         first, count, low, up, ahead, _ = row
         low, up = call.visible.span(first + ahead, first + count - 1 + ahead, (low, up))
         return up - low
 
-    return np.array(sorted(rows, key=lambda row: (-seen(row), row)), np.int64).reshape(-1, 6)
+    columns = 6 if call.blocks is None else 7
+    return np.array(sorted(rows, key=lambda row: (-seen(row), row)), np.int64).reshape(-1, columns)
 
 
 class _AttentionSource:
@@ -154,7 +164,8 @@ class _AttentionSource:
         self.number = LANGUAGE["f64" if self.kind == "f64" else "f32"]
         self.group = s.q.shape[0] // s.k.shape[0]
         self.chunks = -(-self.group // heads)  # of the heads of a group
-        arrays = {"q": s.q, "k": s.k, "v": s.v, "o": o, "lse": lse, "mask": s.mask, "positions": s.positions}
+        arrays = {"q": s.q, "k": s.k, "v": s.v, "o": o, "lse": lse, "mask": s.mask, "positions": s.positions,
+                  "blocks": s.blocks}  # fmt: skip
         views = {name: view for name, view in arrays.items() if view is not None}
         self.items = {name: PointerOperand.of(name, view) for name, view in views.items()}
         casts = (index_cast([self.items[name]], view.shape) for name, view in views.items())
@@ -180,7 +191,7 @@ class _AttentionSource:
             f"{f', keys in {self.shares} shares' if self.shares > 1 else ''}"
         )
         lines = [
-            *self._write_rows(len(work)),
+            *self._write_rows(*work.shape),
             *self._write_limits(),
             *self._write_start(),
             *self._write_loops(),
@@ -193,7 +204,7 @@ class _AttentionSource:
             "attention", title, items, s.q.shape, lines, grid, LaunchOptions(helpers, tables, shape.warps, shape.stages)
         )
 
-    def _write_rows(self, tiles: int) -> list[str]:
+    def _write_rows(self, tiles: int, columns: int) -> list[str]:
         """Lines that find a program's rows: m, with the query and the head of each, e and f along them."""
         heads, chunks = self.heads, self.chunks
         lines = [f"tile = tl.program_id(0){self.cast}"]
@@ -201,7 +212,7 @@ class _AttentionSource:
             lines += [f"share = tile % {self.shares}", f"tile = tile // {self.shares}"]
         return [
             *lines,
-            f"row = work + (tile % {tiles}) * 6",
+            f"row = work + (tile % {tiles}) * {columns}",
             f"head = tile // {tiles}",
             "first = tl.load(row)",
             "count = tl.load(row + 1)",
@@ -246,9 +257,11 @@ class _AttentionSource:
 
     def _write_start(self) -> list[str]:
         """Lines that load the queries, and initialize maxima, totals and sums."""
+        s = self.s
         terms = zip(("own[:, None]", "query[:, None]", "e[None, :]"), self._strides("q"), strict=True)
         where = mask_arguments("inside[:, None]", self.q_in.format("e[None, :]"), fallback="0")
         return [
+            *([] if s.blocks is None else [f"table = blocks + tl.load(row + 6) * {self.items['blocks'].strides[0]}"]),
             f"k_base = k + {self._head_of_keys} * {self._strides('k')[0]}",
             f"v_base = v + {self._head_of_keys} * {self._strides('v')[0]}",
             f"at = {_tile_address('q', *terms)}",
@@ -282,14 +295,16 @@ class _AttentionSource:
             precision += ", out_dtype=tl.float64"
         k_there = f"{self._known}[None, :]" if hiding else ""
         v_there = ("let[:, None]" if s.mask is not None else f"{self._known}[:, None]") if hiding else ""
-        k_at = _tile_address("k_base", ("e[:, None]", self._strides("k")[2]), ("n[None, :]", self._strides("k")[1]))
-        v_at = _tile_address("v_base", ("n[:, None]", self._strides("v")[1]), ("f[None, :]", self._strides("v")[2]))
+        n = "n" if s.blocks is None else "lies"
+        k_at = _tile_address("k_base", ("e[:, None]", self._strides("k")[2]), (f"{n}[None, :]", self._strides("k")[1]))
+        v_at = _tile_address("v_base", (f"{n}[:, None]", self._strides("v")[1]), ("f[None, :]", self._strides("v")[2]))
         k_mask = mask_arguments(k_there, self.q_in.format("e[:, None]"), fallback="0")
         v_mask = mask_arguments(v_there, self.v_in, fallback="0")
         careful = hiding or self.ordered  # with infinite scores, it would matter which loop a block is in
         base = "base" if careful else "new"
         return [
             f"n = begin + tl.arange(0, {self.shape.keys}){self.cast}",
+            *self._write_places(hiding),
             f"keys = {self._widen(f'tl.load({k_at}{k_mask})')}",
             f"scores = tl.dot(queries, keys{precision}){'' if times else f' * {self.factor!r}'}",
             *([f"scores = {self.tanh}(scores) * {s.softcap * math.log2(math.e)!r}"] if s.softcap else []),
@@ -303,6 +318,18 @@ class _AttentionSource:
             "sums = sums * fade[:, None]",
             f"sums = tl.dot(weights.to({LANGUAGE[kind]}), values, sums{precision})",
             "most = new",
+        ]
+
+    def _write_places(self, hiding: bool) -> list[str]:
+        """Lines that look up where keys lie, if they lie in blocks; numbers beyond those are the nearest one."""
+        s = self.s
+        if s.blocks is None:
+            return []
+        size = s.block_size
+        where = mask_arguments(self._known if hiding else "", fallback="0")
+        return [
+            f"lies = tl.load(table + n // {size} * {self.items['blocks'].strides[1]}{where})",
+            f"lies = tl.minimum(tl.maximum(lies, 0), {s.k.shape[1] // size - 1}).to(n.dtype) * {size} + n % {size}",
         ]
 
     def _widen(self, loaded: str) -> str:
