@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import base64
 import contextlib
 import io
 import json
@@ -12,13 +11,13 @@ import struct
 import tempfile
 import zipfile
 from collections.abc import Iterator, Sequence
-from functools import cache
+from functools import cache, lru_cache
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 
-from tests.fuzz.mutation import mutate_bytes, mutate_tree
+from tests.fuzz.mutation import copy_tree, mutate_bytes, mutate_tree
 
 MAX_TEXT = 20_000
 """Characters of a model text that is built, too: larger ones only take longer."""
@@ -35,7 +34,9 @@ def file_of(data: bytes) -> Iterator[str]:
         os.close(descriptor)
 
 
+@lru_cache(maxsize=1 << 16)
 def _build(text: str) -> None:
+    """Builds a model text, once: many mutations change weights alone, or nothing that is read."""
     from einc.frontend import build
 
     if len(text) < MAX_TEXT:
@@ -170,7 +171,7 @@ def mutate_gguf(data: bytes, rng: random.Random, donors: Sequence[bytes]) -> byt
             _Unparsed, struct.error, TypeError, KeyError, ValueError, AttributeError, IndexError, OverflowError
         ):
             tree, rest = parse_gguf(data)
-            tree = json.loads(json.dumps(tree))
+            tree = copy_tree(tree)
             others = []
             with contextlib.suppress(_Unparsed):
                 others = [parse_gguf(rng.choice(donors))[0]]
@@ -268,7 +269,7 @@ def mutate_onnx(data: bytes, rng: random.Random, donors: Sequence[bytes]) -> byt
 
     if rng.random() < 0.85:
         with contextlib.suppress(Error, DecodeError, ValueError, TypeError, KeyError, AttributeError, RecursionError):
-            tree = json.loads(json.dumps(_parse_onnx(data)))
+            tree = copy_tree(_parse_onnx(data))
             mutate_tree(tree, rng, [_parse_onnx(rng.choice(donors))])
             model = ParseDict(tree, onnx.ModelProto(), ignore_unknown_fields=True)
             return bytes(model.SerializeToString())
@@ -288,7 +289,9 @@ def read_onnx_model(data: bytes) -> None:
         write_weights(io.BytesIO(), weights)
 
 
-# Archives of torch.export. A tree has the entries: JSON as it is, other bytes as text in base64.
+# Archives of torch.export. A tree is one of the entries that are JSON.
+
+MODEL = "models/model.json"
 
 
 def seed_pt2() -> list[bytes]:
@@ -306,29 +309,27 @@ def _zip(entries: dict[str, bytes]) -> bytes:
 
 
 @cache
-def _parse_pt2(data: bytes) -> dict[str, Any]:
+def _parse_pt2(data: bytes) -> tuple[dict[str, bytes], dict[str, Any]]:
+    """The entries of an archive, and the trees of those that are JSON."""
     with zipfile.ZipFile(io.BytesIO(data)) as archive:
         entries = {info.filename.partition("/")[2]: archive.read(info) for info in archive.infolist()[:99]}
-    return {
-        name: json.loads(entry) if name.endswith(".json") else base64.b64encode(entry).decode()
-        for name, entry in entries.items()
-    }
+    return entries, {name: json.loads(entry) for name, entry in entries.items() if name.endswith(".json")}
 
 
 def mutate_pt2(data: bytes, rng: random.Random, donors: Sequence[bytes]) -> bytes:
-    """Most mutations change the JSON of the graph or of the tensors."""
+    """Most mutations change the JSON of the graph or of the tensors, some which entries there are."""
     if rng.random() < 0.85:
         with contextlib.suppress(ValueError, TypeError, KeyError, AttributeError, zipfile.BadZipFile, EOFError, OSError,
                                  NotImplementedError, RuntimeError, RecursionError):  # fmt: skip
-            tree = json.loads(json.dumps(_parse_pt2(data)))
-            donor = _parse_pt2(rng.choice(donors))
-            names = [name for name in tree if name.endswith(".json")]
-            chosen = "models/model.json" if rng.random() < 0.7 and "models/model.json" in tree else rng.choice(names)
-            mutate_tree(tree if rng.random() < 0.1 else tree[chosen], rng, [donor.get(chosen, donor)])
-            return _zip({
-                name: base64.b64decode(entry) if isinstance(entry, str) else json.dumps(entry).encode()
-                for name, entry in tree.items()
-            })  # fmt: skip
+            entries, trees = _parse_pt2(data)
+            if rng.random() < 0.1:
+                texts = {name: entry.decode("latin-1") for name, entry in entries.items()}
+                mutate_tree(texts, rng, ())
+                return _zip({name: entry.encode("latin-1") for name, entry in texts.items()})
+            chosen = MODEL if rng.random() < 0.7 and MODEL in trees else rng.choice(list(trees))
+            tree, (_, donor) = copy_tree(trees[chosen]), _parse_pt2(rng.choice(donors))
+            mutate_tree(tree, rng, [donor.get(chosen, donor)])
+            return _zip(entries | {chosen: json.dumps(tree).encode()})
     return mutate_bytes(data, rng, donors)
 
 
