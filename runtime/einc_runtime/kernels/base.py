@@ -204,8 +204,9 @@ class ScratchAllocator:
     def __init__(self) -> None:
         self.size = 0
 
-    def take(self, shape: Sequence[int], dtype: DType) -> ScratchArray:
-        array = ScratchArray(self.size, tuple(shape), dtype)
+    def take(self, shape: Sequence[int], dtype: DType, order: Sequence[int] = ()) -> ScratchArray:
+        """A dense array; `order` lists its dimensions from the largest stride to the smallest, where it is another."""
+        array = ScratchArray(self.size, tuple(shape), dtype, tuple(order) or tuple(range(len(shape))))
         self.size += -(-max(1, math.prod(shape)) * dtype.itemsize // ALIGNMENT) * ALIGNMENT
         return array
 
@@ -217,10 +218,16 @@ class ScratchArray:
     offset: int
     shape: tuple[int, ...]
     dtype: DType
+    order: tuple[int, ...]
 
     def of(self, memory: Array) -> Array:
         """The array in a worker's memory."""
-        return np.ndarray(self.shape, self.dtype, memory.data, self.offset)
+        shape = [self.shape[dim] for dim in self.order]
+        return np.ndarray(shape, self.dtype, memory.data, self.offset).transpose(np.argsort(self.order))
+
+    def stand_in(self) -> Array:
+        """One of its shape and strides, whose pages are never touched."""
+        return replace(self, offset=0).of(np.empty(math.prod(self.shape) * self.dtype.itemsize, np.uint8))
 
 
 def allocate_aligned(size: int) -> Array:

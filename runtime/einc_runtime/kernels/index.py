@@ -83,10 +83,12 @@ def build_views(call: IndexCall, prepare: Prepare, *, compiled: bool) -> Kernel:
     if not gathers:
         return build(MadeArrays({}, indices))
     scratch = ScratchAllocator()
-    types = {number: call.inputs[gather.read.operand].dtype for number, gather in gathers.items()}
-    places = {number: scratch.take(gather.shape, types[number]) for number, gather in gathers.items()}
-    # Only shapes and strides are used of these arrays; their pages are never touched.
-    stand_ins = {n: (gather, np.empty(gather.shape, types[n])) for n, gather in gathers.items()}
+    sources = {number: call.inputs[gather.read.operand] for number, gather in gathers.items()}
+    places = {
+        number: scratch.take(gather.shape, sources[number].dtype, _find_order(gather, sources[number]))
+        for number, gather in gathers.items()
+    }
+    stand_ins = {number: (gather, places[number].stand_in()) for number, gather in gathers.items()}
     measured = build(MadeArrays(stand_ins, indices))
     inner = scratch.take((measured.scratch,), np.dtype(np.uint8))
     moved = sum(array.size for _, array in stand_ins.values())
@@ -98,6 +100,12 @@ def build_views(call: IndexCall, prepare: Prepare, *, compiled: bool) -> Kernel:
         return make_runner([(each, []) for each in (*moves, run)])
 
     return Kernel(bind, scratch.size, measured.nanoseconds + moved, measured.prepacked)
+
+
+def _find_order(gather: Gather, source: Array) -> list[int]:
+    """The dimensions of what is gathered, as its tensor has them in memory where it has all of them."""
+    dims = range(len(gather.shape))
+    return sorted(dims, key=lambda dim: -source.strides[dim]) if len(gather.kept) == source.ndim else list(dims)
 
 
 def _prepare_gather(call: IndexCall, gather: Gather, target: Array, *, compiled: bool) -> Run:

@@ -20,8 +20,8 @@ from einc_runtime.plan.index_convolutions import Convolution, find_convolution
 from einc_runtime.plan.index_programs import Position, TensorRead
 
 MIN_CHANNELS = 8
-"""Without groups, images of fewer channels are multiplied faster as matrices: their results are many times as large,
-and would be copied from the library's layout."""
+"""Without groups, images of fewer channels are multiplied faster as matrices where their results, which are many times
+as large, would be copied from the library's layout: where these do not have the channels of a pixel together."""
 
 
 def build_convolution(call: IndexCall) -> Kernel | None:
@@ -54,7 +54,10 @@ def build_convolution(call: IndexCall) -> Kernel | None:
     target = _merge(
         _arrange(call.output, call.program.result, [convolution.batch, convolution.group, convolution.filter, *along])
     )
-    if source is None or target is None or (len(weights) == 1 and weights.shape[2] < MIN_CHANNELS):
+    if source is None or target is None:
+        return None
+    is_copied = target.shape[1] > 1 and target.strides[1] != target.itemsize
+    if is_copied and len(weights) == 1 and weights.shape[2] < MIN_CHANNELS:
         return None
     return make_convolution(source, weights, target, windows)
 
@@ -65,8 +68,9 @@ def _list_loops(positions: Sequence[Position]) -> list[str | None]:
 
 def _arrange(array: Array, names: Sequence[str | None], order: Sequence[str | None]) -> Array:
     """The array with its dimensions in an order, with extent 1 where that has none."""
-    known = [name for name in order if name is not None]
-    moved = array.transpose([list(names).index(name) for name in known])
+    named = array[tuple(0 if name is None else slice(None) for name in names)]  # what is read at 0 has extent 1
+    left, known = [name for name in names if name is not None], [name for name in order if name is not None]
+    moved = named.transpose([left.index(name) for name in known])
     return moved[tuple(np.newaxis if name is None else slice(None) for name in order)]
 
 
@@ -86,7 +90,8 @@ def _find_windows(call: IndexCall, convolution: Convolution) -> WindowSteps | No
     assert isinstance(read, TensorRead)
     block, before, behind = call.blocks[read.operand], [], []
     for window in convolution.windows:
-        (first, last), (start, end) = call.ranges[window.along], call.ranges[window.within]
+        first, last = call.ranges[window.along]
+        start, end = (0, 1) if window.within is None else call.ranges[window.within]
         least = window.step * first + window.dilation * start + window.constant
         most = window.step * (last - 1) + window.dilation * (end - 1) + window.constant
         before.append(block.lower[window.dim] - least)

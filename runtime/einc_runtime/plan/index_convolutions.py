@@ -2,7 +2,7 @@
 
 A convolution sums the product of two tensors. One of them, the image, is read at sums `step * h + dilation * r + c` of
 a loop of the result and a summed one, along up to three dimensions, with 0 outside of it. The other one, the kernel, is
-read at loops alone.
+read at loops alone, or at 0.
 """
 
 from __future__ import annotations
@@ -19,11 +19,12 @@ MAX_WINDOW_DIMS = 3
 
 @dataclass(frozen=True, slots=True)
 class Window:
-    """Dimension `dim` of the image: `step * along + dilation * within + constant`."""
+    """Dimension `dim` of the image: `step * along + dilation * within + constant`, or without `within` where the kernel
+    has no extent there."""
 
     dim: int
     along: str
-    within: str
+    within: str | None
     step: int
     dilation: int
     constant: int
@@ -62,16 +63,16 @@ def _match(program: IndexProgram, image: int, kernel: int, factor: float) -> Con
         return None
     if weights.outside or source.outside not in ("", "0", "0.0"):
         return None
-    of_weights = [_find_loop(position) for position in weights.positions]
+    of_weights = [_find_loop(position) for position in weights.positions if position.terms or position.constant]
     windows = [_find_window(program, dim, position) for dim, position in enumerate(source.positions)]
     known = [window for window in windows if window is not None]
     of_source = [_find_loop(p) for p, window in zip(source.positions, windows, strict=True) if window is None]
     if not 1 <= len(known) <= MAX_WINDOW_DIMS or None in of_weights or None in of_source:
         return None
-    moved = {name for window in known for name in (window.along, window.within)}
+    moved = {name for window in known for name in (window.along, window.within) if name is not None}
     image_loops, kernel_loops = {str(name) for name in of_source}, {str(name) for name in of_weights}
-    named = len(of_source) + len(of_weights) + 2 * len(known)
-    within = {window.within for window in known}
+    within = {window.within for window in known if window.within is not None}
+    named = len(of_source) + len(of_weights) + len(known) + len(within)
     result = set(program.result)
     distinct = (
         len(image_loops) + len(kernel_loops) + len(moved) == named
@@ -96,9 +97,11 @@ def _find_loop(position: Position) -> str | None:
 
 
 def _find_window(program: IndexProgram, dim: int, position: Position) -> Window | None:
+    result = set(program.result)
+    if position.is_affine and len(position.terms) == 1 and position.terms[0][1] > 1 and position.terms[0][0] in result:
+        return Window(dim, position.terms[0][0], None, position.terms[0][1], 1, position.constant)
     if not position.is_affine or len(position.terms) != 2:
         return None
-    result = set(program.result)
     along, within = sorted(position.terms, key=lambda term: term[0] not in result)
     if along[0] not in result or within[0] in result or along[1] < 1 or within[1] < 1:
         return None

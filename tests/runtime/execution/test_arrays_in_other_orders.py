@@ -10,8 +10,10 @@ import numpy as np
 import pytest
 
 from einc_runtime.execution.cpu.executor import CpuExecutor
+from einc_runtime.execution.rewrites import order_channels
 from einc_runtime.execution.session import Session
 from einc_runtime.kernels.llvm import compiler
+from einc_runtime.kernels.numpy import onednn
 from einc_runtime.kernels.views import strides_of
 from einc_runtime.plan.codec import decode, encode
 from einc_runtime.plan.proof import prove
@@ -75,6 +77,35 @@ def test_any_order_on_gpus(name, peers):
     session, executor, _ = on_fake(bundle, driver=driver)
     agree(results(session, arrays), on_cpu(make(3), arrays))
     executor.close()
+
+
+NETWORK = """
+model network
+input x : f32[3, 5, 19, 18]
+weight w : f32[24, 5, 3, 3]
+weight scale : f32[24]
+weight v : f32[16, 24, 1, 1]
+weight u : f32[16, 16, 3, 3]
+y[n, o, h: i = 10, w: j = 9] = sum[c, r = 3, s = 3](x[n, c, 2 * i + r - 1, 2 * j + s - 1, outside = 0] * w[o, c, r, s])
+z[n, o, h, w] = y[n, o, h, w] * scale[o]
+a = relu(z)
+p[n, o, h: i = 5, w: j = 5] = max[r = 3, s = 3](a[n, o, 2 * i + r - 1, 2 * j + s - 1, outside = -inf])
+q[n, o, h: i = 5, w: j = 5] = sum[c](a[n, c, 2 * i, 2 * j] * v[o, c, 0, 0])
+t[n, o, h: i = 5, w: j = 5] = sum[c, r = 3, s = 3](q[n, c, i + r - 1, j + s - 1, outside = 0] * u[o, c, r, s])
+output p
+output t
+"""
+
+
+@pytest.mark.parametrize("sites", [1, 3])
+def test_channels_lie_together_where_images_are_convolved(sites):
+    bundle = compiled(NETWORK, sites, "f32")
+    arrays = arrays_of(bundle)
+    ordered = {tensor.name: tensor.order for tensor in order_channels(bundle).tensors if tensor.order}
+    if onednn.is_available():
+        assert ordered == dict.fromkeys(("y", "a", "q"), (0, 2, 3, 1))
+    plain = Session(bundle, executor=CpuExecutor(bundle, 2, rewrites=False))
+    agree(on_cpu(bundle, arrays), results(plain, arrays))
 
 
 def test_strides_are_those_of_numpy():

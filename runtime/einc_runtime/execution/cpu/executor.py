@@ -39,6 +39,7 @@ from einc_runtime.execution.rewrites import (
     KernelTime,
     RewriteOptions,
     RewrittenTask,
+    order_channels,
     rewrite,
 )
 from einc_runtime.execution.shared_buffers import SharedBuffers, list_shared
@@ -86,6 +87,7 @@ class CpuExecutor:
         note_task: Callable[[int], None] | None = None,
     ) -> None:
         find_level()  # before anything else: the environment may ask for one that there is not
+        bundle = order_channels(bundle) if rewrites else bundle
         self.bundle, self._poison = bundle, poison
         self._scheduler, self._allocate = scheduler, allocate
         self.workers = workers or count_cores()
