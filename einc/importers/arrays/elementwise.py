@@ -161,6 +161,16 @@ def map_elements(
     return program.equation(hint, targets, write(texts), reads, shape, type_)
 
 
+def map_channels(program: ArrayProgram, array: Array, vectors: Sequence[Array], hint: str) -> Array:
+    """An array [n, channels, ...] plus a number for each channel, or times the first of two and plus the second."""
+    names = name_dimensions(array.shape)
+    placed = [program.place(part) for part in (array, *vectors)]
+    text = f"{{0}}[{', '.join(names)}]" + "".join(
+        f" {sign} {{{number}}}[{names[1]}]" for number, sign in enumerate("*+"[-len(vectors) :], start=1)
+    )
+    return program.equation(hint, names, text, placed, array.shape, array.type)
+
+
 def list_indices(operand: Shape, shape: Shape, indices: Sequence[str]) -> list[str]:
     """What stands in the brackets of an operand that broadcasts to a shape whose indices are these."""
     offset = len(shape) - len(operand)

@@ -4,12 +4,13 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Sequence
+from dataclasses import replace
 from typing import Any
 
 import numpy as np
 
 from einc.importers.arrays.element_types import ElementType
-from einc.importers.arrays.elementwise import apply, cast
+from einc.importers.arrays.elementwise import apply, cast, map_channels
 from einc.importers.arrays.extents import Extent, make_extent, multiply_extents
 from einc.importers.arrays.moving import flip, make_unique, reshape, transpose
 from einc.importers.arrays.naming import name_dimensions
@@ -217,6 +218,24 @@ def group_norm(
     text = f"{{0}}[{', '.join(names)}] * {{1}}[{pair}] + {{2}}[{pair}]"
     normed = program.equation(hint, names, text, [program.place(wide), factor, term], array.shape, wide.type)
     return cast(program, normed, array.type)
+
+
+def batch_norm(
+    program: ArrayProgram, array: Array, mean: Array, spread: Array, gain: Array | None, bias: Array | None,
+    eps: float, hint: str,
+) -> Array:  # fmt: skip
+    """Channels [n, channels, ...] of these means and variances, times a gain, plus a bias: one factor and one term for
+    each, in the type of the variances. They become weights where all that they come from is known."""
+    gain, bias = (part if part is None else cast(program, part, spread.type) for part in (gain, bias))
+    factor = apply(program, "rsqrt", apply(program, "add", spread, float(eps)), hint=f"{hint}_factor")
+    factor = factor if gain is None else apply(program, "mul", factor, gain, hint=f"{hint}_factor")
+    term = apply(program, "mul", mean, factor, hint=f"{hint}_term")
+    term = apply(program, "neg", term) if bias is None else apply(program, "sub", bias, term, hint=f"{hint}_term")
+    factor, term = (
+        replace(part, name=f"?{hint}_{word}") if part.known is not None else part
+        for word, part in (("factor", factor), ("term", term))
+    )
+    return cast(program, map_channels(program, cast(program, array, spread.type), [factor, term], hint), array.type)
 
 
 def variance(program: ArrayProgram, array: Array, axes: Sequence[int], hint: str = "variance") -> tuple[Array, Array]:

@@ -8,7 +8,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from einc.importers.arrays.elementwise import MAX_FOLDED, apply
+from einc.importers.arrays.elementwise import MAX_FOLDED, apply, map_channels
 from einc.importers.arrays.extents import Extent, make_extent
 from einc.importers.arrays.moving import reshape, write_number
 from einc.importers.arrays.naming import name_dimensions
@@ -125,9 +125,7 @@ def convolve(
         targets = [batch, "i1=", "i0=", *targets]
         parts = program.equation(hint, targets, _sum(bracket, text), [placed, weight], split, x.type)
         result = reshape(program, parts, shape, hint)
-    if bias is None:
-        return result
-    return apply(program, "add", result, reshape(program, bias, [bias.shape[0], *[1] * axes]), hint=hint)
+    return result if bias is None else map_channels(program, result, [bias], hint)
 
 
 def _sum(loops: Sequence[str], text: str) -> str:
@@ -184,9 +182,7 @@ def convolve_transposed(
     operands = [program.place(x), program.place(kernel)]
     parts = program.equation(hint, targets, text, operands, split, x.type)
     result = reshape(program, parts, [x.shape[0], each * groups, *places], hint)
-    if bias is None:
-        return result
-    return apply(program, "add", result, reshape(program, bias, [bias.shape[0], *[1] * axes]), hint=hint)
+    return result if bias is None else map_channels(program, result, [bias], hint)
 
 
 def max_pool(program: ArrayProgram, x: Array, windows: MovingWindows, hint: str = "max_pool") -> Array:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import replace
 
 from einc.importers.arrays.element_types import ElementType
 from einc.importers.arrays.elementwise import apply, cast, where
@@ -11,6 +10,7 @@ from einc.importers.arrays.extents import multiply_extents
 from einc.importers.arrays.moving import pad, reshape
 from einc.importers.arrays.reducing import (
     accumulate,
+    batch_norm,
     find_extreme,
     group_norm,
     layer_norm,
@@ -21,7 +21,7 @@ from einc.importers.arrays.reducing import (
     topk,
     variance,
 )
-from einc.importers.arrays.values import Array, UnsupportedError, normalize_axis
+from einc.importers.arrays.values import UnsupportedError, normalize_axis
 from einc.importers.onnx.nodes import Convert, OnnxNode, Results
 
 
@@ -99,57 +99,20 @@ def _accumulate(operation: str) -> Convert:
     return convert
 
 
-def _columns(node: OnnxNode, array: Array, rank: int) -> Array:
-    """Numbers for each channel, as they broadcast to [batch, channels, places...]."""
-    return reshape(node.program, array, [array.shape[0], *[1] * (rank - 2)])
-
-
 def _batch_norm(node: OnnxNode) -> Results:
-    if node.integer("training_mode"):
-        return _batch_norm_in_training(node)
-    x = node.input(0)
-    wide = node.input(3).type
-    gain, bias, mean, var = (_columns(node, node.input(k), x.rank) for k in range(1, 5))
-    gain, bias = (cast(node.program, part, wide) for part in (gain, bias))
-    return _normalize(node, cast(node.program, x, wide), mean, var, gain, bias, x.type)
-
-
-def _batch_norm_in_training(node: OnnxNode) -> Results:
     x, program = node.input(0), node.program
-    axes = [axis for axis in range(x.rank) if axis != 1]
-    mean, var = variance(program, x, axes)
-    gain, bias = (_columns(node, node.input(k), x.rank) for k in (1, 2))
-    momentum = node.number("momentum", 0.9)
-    results = [_normalize(node, x, mean, var, gain, bias, x.type)]
-    for old, new in ((node.input(3), mean), (node.input(4), var)):
-        kept = apply(program, "mul", old, momentum)
-        added = apply(program, "mul", reshape(program, new, [x.shape[1]]), 1 - momentum)
-        results.append(apply(program, "add", kept, added))
-    return tuple(results)
-
-
-def _normalize(
-    node: OnnxNode, x: Array, mean: Array, var: Array, gain: Array, bias: Array | None, type_: ElementType
-) -> Array:
-    program = node.program
+    gain, bias, old_mean, old_var = (node.input(k) for k in range(1, 5))
     eps = node.number("epsilon", 1e-5)
-    if var.numbers is not None and mean.numbers is not None and gain.numbers is not None and bias is not None:
-        scale = apply(program, "div", gain, apply(program, "sqrt", apply(program, "add", var, eps)))
-        shift = apply(program, "sub", bias, apply(program, "mul", mean, scale))
-        scaled = apply(program, "mul", x, _called(scale, f"{node.hint}_scale"), hint=node.hint)
-        result = apply(program, "add", scaled, _called(shift, f"{node.hint}_shift"), hint=node.hint)
-        return cast(program, result, type_, hint=node.hint)
-    scale = apply(program, "rsqrt", apply(program, "add", var, eps), hint=f"{node.hint}_scale")
-    centred = apply(program, "sub", x, mean, hint=f"{node.hint}_centred")
-    result = apply(program, "mul", apply(program, "mul", centred, scale), gain, hint=node.hint)
-    if bias is not None:
-        result = apply(program, "add", result, bias, hint=node.hint)
-    return cast(program, result, type_, hint=node.hint)
-
-
-def _called(array: Array, name: str) -> Array:
-    """A known array that is called so if it becomes a weight."""
-    return replace(array, name=f"?{name}") if array.known is not None else array
+    if not node.integer("training_mode"):
+        return batch_norm(program, x, old_mean, old_var, gain, bias, eps, node.hint)
+    axes = [axis for axis in range(x.rank) if axis != 1]
+    mean, var = (reshape(program, part, [x.shape[1]]) for part in variance(program, x, axes))
+    momentum = node.number("momentum", 0.9)
+    results = [batch_norm(program, x, mean, var, gain, bias, eps, node.hint)]
+    for old, new in ((old_mean, mean), (old_var, var)):
+        kept = apply(program, "mul", old, momentum)
+        results.append(apply(program, "add", kept, apply(program, "mul", new, 1 - momentum)))
+    return tuple(results)
 
 
 def _instance_norm(node: OnnxNode) -> Results:

@@ -92,14 +92,6 @@ def convert_group_norm(
     return result, *_measure_rows(call, rows, eps, [input.shape[0], groups])
 
 
-def _scale_channels(call: Call, array: Array, weight: Array | None, bias: Array | None) -> Array:
-    for parameter, function in ((weight, "mul"), (bias, "add")):
-        if parameter is not None:
-            wide = reshape(call.program, parameter, [parameter.shape[0], *[1] * (array.rank - 2)])
-            array = apply(call.program, function, array, wide, hint=call.hint)
-    return array
-
-
 @aten("instance_norm")
 def convert_instance_norm(
     call: Call, input: Array, weight: Array | None = None, bias: Array | None = None,
@@ -107,7 +99,8 @@ def convert_instance_norm(
     momentum: float = 0.1, eps: float = 1e-5,
 ) -> Array:  # fmt: skip
     if not use_input_stats:
-        return _normalize_batch(call, input, weight, bias, running_mean, running_var, eps)
+        result: Array = convert_batch_norm(call, input, weight, bias, running_mean, running_var, eps=eps)
+        return result
     return reducing.group_norm(call.program, input, input.shape[1], weight, bias, eps, call.hint)
 
 
@@ -119,24 +112,10 @@ def convert_batch_norm(
 ) -> Any:  # fmt: skip
     if training:
         raise UnsupportedError("a batch norm that trains", "call eval() on the module before it is exported")
-    result = _normalize_batch(call, input, weight, bias, running_mean, running_var, eps)
-    return result if len(call.types) == 1 else (result, None, None, None)
-
-
-def _normalize_batch(
-    call: Call, array: Array, weight: Array | None, bias: Array | None, mean: Array | None, variance: Array | None,
-    eps: float,
-) -> Array:  # fmt: skip
-    """(x - mean) / sqrt(variance + eps) * weight + bias, as one factor and one term for each channel."""
-    if mean is None or variance is None:
+    if running_mean is None or running_var is None:
         raise UnsupportedError("a batch norm without running statistics")
-    program = call.program
-    factor = apply(program, "rsqrt", apply(program, "add", variance, float(eps)), hint=f"{call.hint}_factor")
-    if weight is not None:
-        factor = apply(program, "mul", factor, weight, hint=f"{call.hint}_factor")
-    term = apply(program, "mul", mean, factor, hint=f"{call.hint}_term")
-    term = apply(program, "neg", term) if bias is None else apply(program, "sub", bias, term, hint=f"{call.hint}_term")
-    return _scale_channels(call, array, cast(program, factor, array.type), cast(program, term, array.type))
+    result = reducing.batch_norm(call.program, input, running_mean, running_var, weight, bias, eps, call.hint)
+    return result if len(call.types) == 1 else (result, None, None, None)
 
 
 def _pairs(values: Sequence[int], axes: int) -> list[int]:
