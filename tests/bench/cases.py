@@ -14,6 +14,12 @@ EIGHT = "einc 8"
 MULTIPLYING = "multiplying"
 """Multiplies and adds as often as products and attention do, in registers, as fast as two threads can."""
 MINILM = "all-MiniLM-L6-v2"
+MODULES = {
+    "vit_b_16": "ViT-B/16, 8 images of 224 x 224",
+    "resnet_50": "ResNet-50, 8 images of 224 x 224",
+    "whisper_tiny": "Whisper tiny, 30 seconds of sound and 64 words",
+}
+"""Models of transformers in PyTorch, imported by `from_torch`."""
 
 Definitions = tuple[tuple[str, str], ...]
 
@@ -89,6 +95,11 @@ def _mixture(tokens: int) -> Case:
     return Case(f"moe{tokens}", title, "moe", definitions, (EINC, EIGHT, TORCH[0]), {"torch": 1.0}, sites=1)
 
 
+def _module(name: str) -> Case:
+    peers = (TORCH[1], "onnxruntime", "openvino")
+    return Case(name, MODULES[name], name, (), (EINC, *peers), {peer.split()[0]: 1.0 for peer in peers}, sites=1)
+
+
 def _operator(name: str) -> Case:
     # PyTorch takes seconds for a selective scan, and has no operator for it
     repeats, most = (1, 1.2) if name == "selective_scan" else (5, 1.2 if name == "conv2d" else 1.1)
@@ -110,6 +121,7 @@ CASES = (
          {"torch": 1.0, "onnxruntime": 1.0, "openvino": 1.0}, sites=1),
     *(_mixture(tokens) for tokens in (8, 512)),
     *map(_operator, OPERATORS),
+    *map(_module, MODULES),
 )  # fmt: skip
 
 LLAMA: Definitions = (

@@ -21,7 +21,7 @@ from pathlib import Path
 
 import numpy as np
 
-from tests.bench.cases import EINC, MINILM, MODELS, MULTIPLYING, READING, UNROUNDED, Case, dtype_of, sites_of
+from tests.bench.cases import EINC, MINILM, MODELS, MODULES, MULTIPLYING, READING, UNROUNDED, Case, dtype_of, sites_of
 from tests.bench.inputs import sentence_encoder
 from tests.bench.operators import OPERATORS
 
@@ -183,6 +183,10 @@ def _source(case: Case, work: Path) -> tuple[Path, str]:
     if case.model in OPERATORS:
         target.write_text(f"model {case.model}\n{OPERATORS[case.model].text}")
         return target, ""
+    if case.model in MODULES:
+        from tests.bench.modules import write_text
+
+        return write_text(case.model, work / case.name), str(work / case.name)
     if case.model != MINILM:
         return MODELS / f"{case.model}.ein", ""
     folder = sentence_encoder()
@@ -222,7 +226,11 @@ def _plan(case: Case, competitor: str, source: Path, work: Path) -> Path:
 
 def compile_arguments(case: Case, source: str, sites: int, dtype: str, plan: str) -> list[str]:
     """What any user may write."""
-    own = [] if case.model == MINILM else ["--dtype", dtype, *(f"-D{name}={value}" for name, value in case.definitions)]
+    own = (
+        []
+        if case.model in (MINILM, *MODULES)
+        else ["--dtype", dtype, *(f"-D{name}={value}" for name, value in case.definitions)]
+    )
     return ["compile", source, "-m", "host", "--devices", str(sites), *own, "-o", plan]
 
 

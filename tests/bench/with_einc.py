@@ -5,6 +5,7 @@ from __future__ import annotations
 from einc_runtime.execution.session import Session
 from einc_runtime.kernels.numpy import onednn
 from einc_runtime.plan.schema import Bundle
+from tests.bench.cases import MODULES
 from tests.bench.inputs import drawn, sentences
 
 
@@ -17,7 +18,12 @@ def hide_onednn() -> None:
 
 def prepared(bundle: Bundle, folder: str):
     session = Session(bundle)
-    if folder:
+    if bundle.model in MODULES:
+        from tests.bench.modules import read_inputs
+
+        session.load_weights(folder)
+        session.load_all(read_inputs(bundle.model, [tensor.name for tensor in session.inputs]))
+    elif folder:
         session.load_weights(folder)
         ids, mask = sentences(bundle)
         session.load_all({"ids": ids, "mask": mask})

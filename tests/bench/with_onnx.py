@@ -11,6 +11,7 @@ import numpy as np
 
 from einc_runtime.dtypes import Array
 from einc_runtime.plan.schema import Bundle
+from tests.bench.cases import MODULES
 from tests.bench.inputs import drawn, sentences
 
 
@@ -20,7 +21,9 @@ def write_model(bundle: Bundle, plan: str, folder: str) -> Path:
     model = Path(plan).with_suffix(".onnx")
     if not model.exists():
         words = ["tests.bench.onnx_convnet" if bundle.model == "convnet" else "tests.bench.onnx_llama", plan]
-        if folder:
+        if bundle.model in MODULES:
+            words = ["tests.bench.modules", bundle.model]
+        elif folder:
             words = ["tests.bench.onnx_encoder", folder, *map(str, sentences(bundle)[0].shape)]
         subprocess.run([sys.executable, "-m", *words, str(model)], check=True)
     return model
@@ -31,8 +34,13 @@ def prepared(kind: str, bundle: Bundle, model: Path, folder: str, threads: int):
     start = _start_onnxruntime if kind == "onnxruntime" else _start_openvino
     dtype = next(tensor.dtype for tensor in bundle.tensors if tensor.kind == "weight")
     shapes, compute = start(library, model, threads, dtype)
-    given = drawn(bundle, weights=False)
-    if folder:
+    if bundle.model in MODULES:
+        from tests.bench.modules import read_inputs
+
+        given = read_inputs(bundle.model, list(shapes))
+    else:
+        given = drawn(bundle, weights=False)
+    if folder and bundle.model not in MODULES:
         ids, mask = sentences(bundle)
         given = {"ids": ids, "mask": mask.astype(np.int64)}
     feeds = {name: given.get(name, np.zeros(shape, np.float32)) for name, shape in shapes.items()}

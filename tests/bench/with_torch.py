@@ -10,6 +10,7 @@ import torch.nn.functional as F
 
 from einc_runtime.dtypes import Array
 from einc_runtime.plan.schema import Bundle
+from tests.bench.cases import MODULES
 from tests.bench.inputs import (
     EXPERT_EPS,
     GROUP_NORM_EPS,
@@ -26,7 +27,11 @@ from tests.bench.operators import OPERATORS, scan_chunk
 
 def prepared(bundle: Bundle, folder: str, threads: int, *, compiled: bool):
     torch.set_num_threads(threads)
-    if folder:
+    if bundle.model in MODULES:
+        from tests.bench.modules import make_module
+
+        function, arguments = make_module(bundle.model)
+    elif folder:
         function, arguments = _encoder(Path(folder), *sentences(bundle))
     elif bundle.model.startswith("chain"):
         function, arguments = _chain(bundle)
