@@ -60,18 +60,14 @@ def list_families() -> Mapping[str, _Restore]:
     return {family: make for file in list_files() for family, make in getattr(file, "FAMILIES", {}).items()}
 
 
-_ALIASES = {"regroup": "reshape"}
-"""Older names that calls may still use, and the names that replaced them."""
-
-
 def list_names() -> tuple[str, ...]:
-    """Every name that can be called, without aliases, in alphabetical order."""
+    """Every name that can be called, in alphabetical order."""
     return tuple(sorted(_CALLS))
 
 
 def is_callable(name: str) -> bool:
-    """Whether `name` can be called: as the name of an operator, or as an alias of one."""
-    return name in _CALLS or name in _ALIASES
+    """Whether `name` is that of an operator that can be called."""
+    return name in _CALLS
 
 
 def list_custom_names() -> tuple[str, ...]:
@@ -91,7 +87,7 @@ def call(name: str, arguments: Sequence[Argument], keywords: Mapping[str, Argume
 
     Its inputs are the tensors in the order of the arguments, then of the keyword arguments. Raises OperatorError.
     """
-    make = _CALLS.get(_ALIASES.get(name, name))
+    make = _CALLS.get(name)
     if make is None and is_custom(name):  # asked last, as it looks at all installed packages
         from einc.ops import custom
 

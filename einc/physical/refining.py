@@ -11,7 +11,6 @@ from einc.machines.model import Machine
 from einc.physical.atoms import Inflow
 from einc.physical.build import build
 from einc.physical.given import GivenExchanges
-from einc.physical.placer import PlanRecords
 from einc.physical.program import DeviceProgram
 from einc.physical.proposals import ProposedExchanges
 from einc.physical.schedule import ScheduledExchange, Scheduler
@@ -55,7 +54,6 @@ def refine(
     machine: Machine,
     scheduler: Scheduler,
     user_programs: OtherPrograms,
-    records: PlanRecords | None = None,
 ) -> DeviceProgram:
     """The program with the exchanges that a person gives, and with proposals where the whole is faster with them.
 
@@ -66,12 +64,12 @@ def refine(
     given_exchanges, proposed = user_programs.given_exchanges, user_programs.proposed
     if given_exchanges is not None:
         given_scheduler = RefiningScheduler(scheduler, OtherPrograms(given_exchanges))
-        program = build(plan, machine, given_scheduler, records, unfolded=True)
+        program = build(plan, machine, given_scheduler, unfolded=True)
         given_exchanges.require_used()
     if proposed is not None:
         proposed.restart(len(plan.graph.nodes) + len(plan.graph.outputs))
         try:
-            faster = build(plan, machine, RefiningScheduler(scheduler, user_programs), records, unfolded=True)
+            faster = build(plan, machine, RefiningScheduler(scheduler, user_programs), unfolded=True)
         except CapacityError as error:
             proposed.lines.append(f"the proposals are not used, as the plan with them does not fit: {error.message}")
             return program

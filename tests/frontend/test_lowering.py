@@ -11,9 +11,7 @@ from numpy.testing import assert_allclose
 
 from einc.errors import ModelError
 from einc.frontend import build
-from einc.frontend.parser import parse
-from einc.frontend.printer import print_model
-from einc.graph.graph import TensorKind, dump_graph, verify_graph
+from einc.graph.graph import TensorKind, verify_graph
 
 Array = np.ndarray[Any, np.dtype[Any]]
 MATRICES = """
@@ -347,12 +345,3 @@ def test_one_name_takes_the_first_of_several_results() -> None:
         verify_graph(graph)
     with pytest.raises(ModelError, match="expected 3 values, found 2"):
         build(f"{ATTENTION}a, b, c = {call}\noutput a", "m.ein")
-
-
-def test_an_operator_has_its_older_name_too() -> None:
-    text = "dim m = 4\ndim n = 6\ninput x : f64[m, n]\noutput y = NAME(x, rows=8, columns=3)"
-    new, old = (build(text.replace("NAME", name), "m.ein") for name in ("reshape", "regroup"))
-    assert dump_graph(new) == dump_graph(old)
-    with pytest.raises(ModelError, match="'regroup' is an operator of the library"):
-        build("block regroup(x) { return x }\n" + text.replace("NAME", "reshape"), "m.ein")
-    assert "regroup(x, " in print_model(parse(text.replace("NAME", "regroup"), "m.ein"))  # as it was written

@@ -46,16 +46,6 @@ def test_restored_operators_equal_the_originals() -> None:
         assert operator.title
 
 
-def test_aliases_make_the_same_operator() -> None:
-    new = {"rows": 6, "heads": 2, "d_head": 4}
-    assert registry.call("regroup", [A], new) == registry.call("reshape", [A], new)
-    assert registry.is_callable("regroup")
-    assert "regroup" not in registry.list_names()
-    with pytest.raises(OperatorError) as caught:
-        registry.call("regroup", [A], {"rows": 47})
-    assert caught.value.message.startswith("regroup: ")
-
-
 def test_no_call_or_family_is_in_two_files() -> None:
     for table, known in (("CALLS", registry._CALLS), ("FAMILIES", registry.list_families())):
         assert len(known) == sum(len(getattr(file, table, ())) for file in registry.list_files())

@@ -24,8 +24,7 @@ from einc_runtime.kernels.base import (
 )
 from einc_runtime.kernels.calls.fold import FoldCall
 from einc_runtime.kernels.calls.index import NOTHING_MADE, Gather, IndexCall, MadeArrays
-from einc_runtime.kernels.fold import build_fold
-from einc_runtime.kernels.index_aggregates import build_aggregate
+from einc_runtime.kernels.index_aggregates import build_aggregate, build_fold
 from einc_runtime.kernels.index_convolutions import build_convolution
 from einc_runtime.kernels.numpy.moves import build_copies, take_along
 from einc_runtime.kernels.numpy.pieces import make_runner

@@ -1,5 +1,9 @@
-"""Running aggregates and scatters that index programs are, on the CPU: values are computed once, and combined in one
-pass (`plan/index_patterns.py` says which programs these are)."""
+"""Aggregations of index programs on the CPU: those that a plan defines, and running aggregates and scatters.
+
+Of running aggregates and scatters, values are computed once, and combined in one pass (`plan/index_patterns.py` says
+which programs these are). Aggregations that a plan defines are machine code where there is some, else numpy; in
+reproducible plans it is numpy on dense operands, whose order depends on the extents of what is aggregated alone.
+"""
 
 from __future__ import annotations
 
@@ -10,9 +14,13 @@ import numpy as np
 
 from einc_runtime.dtypes import Array
 from einc_runtime.kernels.base import Kernel, PrepackedOperand, Run, ScratchAllocator, ScratchArray
+from einc_runtime.kernels.calls.fold import CombineCall, FoldCall
 from einc_runtime.kernels.calls.index import IndexCall
 from einc_runtime.kernels.calls.keyed_aggregates import RunningCall, ScatterCall
+from einc_runtime.kernels.llvm.fold import compile_combine, compile_fold
+from einc_runtime.kernels.llvm.keyed_aggregates import compile_running, compile_scatter
 from einc_runtime.kernels.numpy import keyed_aggregates as in_numpy
+from einc_runtime.kernels.numpy.fold import make_combine, make_fold
 from einc_runtime.plan.index_patterns import RunningAggregate, Scatter
 from einc_runtime.plan.index_programs import IndexProgram
 
@@ -34,10 +42,10 @@ def build_aggregate(
         if isinstance(pattern, RunningAggregate):
             first = pattern.count_first(call.ranges)
             running = RunningCall.of(arrays[0], output, pattern.axis, first, aggregation, is_behind=pattern.is_behind)
-            return (_compile_running(running, call.repetitions) if compiled else None) or in_numpy.make_running(running)
+            return (compile_running(running, call.repetitions) if compiled else None) or in_numpy.make_running(running)
         first = call.ranges[pattern.along][0]
         scatter = ScatterCall(arrays[0], arrays[1], output, pattern.axis, first, aggregation)
-        return (_compile_scatter(scatter, call.repetitions) if compiled else None) or in_numpy.make_scatter(scatter)
+        return (compile_scatter(scatter, call.repetitions) if compiled else None) or in_numpy.make_scatter(scatter)
 
     measured = prepare([part.stand_in for part in parts])
     inner = scratch.take((measured.scratch,), np.dtype(np.uint8))
@@ -58,18 +66,6 @@ def build_aggregate(
 
     nanoseconds = measured.nanoseconds + sum(part.nanoseconds for part in parts)
     return Kernel(bind, scratch.size, nanoseconds, tuple(pack for part in parts for pack in part.prepacked))
-
-
-def _compile_running(call: RunningCall, repetitions: int) -> Kernel | None:
-    from einc_runtime.kernels.llvm.keyed_aggregates import compile_running
-
-    return compile_running(call, repetitions)
-
-
-def _compile_scatter(call: ScatterCall, repetitions: int) -> Kernel | None:
-    from einc_runtime.kernels.llvm.keyed_aggregates import compile_scatter
-
-    return compile_scatter(call, repetitions)
 
 
 @dataclass(frozen=True, slots=True)
@@ -101,3 +97,15 @@ class _ComputedArray:
             return result, build(call.part(program, result)).bind(inner.of(memory))
 
         return _ComputedArray(part.output, bind, measured.nanoseconds, measured.prepacked)
+
+
+def build_fold(call: FoldCall, repetitions: int, *, compiled: bool, reproducible: bool) -> Kernel:
+    """The kernel of an index program's aggregation; `compiled` says whether machine code may be used, and `repetitions`
+    how many of its kind an execution has."""
+    kernel = compile_fold(call, repetitions) if compiled and not reproducible else None
+    return kernel or make_fold(call, dense=reproducible)
+
+
+def build_combine(call: CombineCall, repetitions: int, *, compiled: bool) -> Kernel:
+    """The kernel that combines copies of partial results, as `build_fold`."""
+    return (compile_combine(call, repetitions) if compiled else None) or make_combine(call)

@@ -24,8 +24,8 @@ from einc_runtime.kernels.base import (
 from einc_runtime.kernels.calls.fold import CombineCall
 from einc_runtime.kernels.calls.joint_aggregation import JointAggregationCall
 from einc_runtime.kernels.calls.map import aggregation_as_map
-from einc_runtime.kernels.fold import build_combine
 from einc_runtime.kernels.index import build_index
+from einc_runtime.kernels.index_aggregates import build_combine
 from einc_runtime.plan.reproducible import require_order
 
 PROVIDERS: dict[str, dict[str, tuple[str, str]]] = {
@@ -42,7 +42,7 @@ PROVIDERS: dict[str, dict[str, tuple[str, str]]] = {
         "reshape": ("einc_runtime.kernels.numpy.moves", "build_reshape"),
         "rmsnorm": ("einc_runtime.kernels.numpy.rows", "build_norm"),
         "layernorm": ("einc_runtime.kernels.numpy.rows", "build_norm"),
-        "rope": ("einc_runtime.kernels.numpy.rope", "build_rope"),
+        "rope": ("einc_runtime.kernels.numpy.rows", "build_rope"),
         "expert_matmul": ("einc_runtime.kernels.numpy.experts", "build_expert_matmul"),
         "append": ("einc_runtime.kernels.numpy.moves", "build_append"),
         "custom": ("einc_runtime.kernels.numpy.custom", "build_custom"),
@@ -51,7 +51,7 @@ PROVIDERS: dict[str, dict[str, tuple[str, str]]] = {
     "llvm": {
         "attention": ("einc_runtime.kernels.llvm.attention", "build_attention"),
         "contract": ("einc_runtime.kernels.llvm.contract", "build_contract"),
-        "expert_matmul": ("einc_runtime.kernels.llvm.experts", "build_expert_matmul"),
+        "expert_matmul": ("einc_runtime.kernels.llvm.contract", "build_expert_matmul"),
         "dequantize": ("einc_runtime.kernels.llvm.quantized", "build_dequantize"),
         "quantized_contract": ("einc_runtime.kernels.llvm.quantized", "build_quantized_contract"),
         "rounded_contract": ("einc_runtime.kernels.llvm.rounded", "build_rounded_contract"),
@@ -60,9 +60,9 @@ PROVIDERS: dict[str, dict[str, tuple[str, str]]] = {
         "softmax": ("einc_runtime.kernels.llvm.rows", "build_softmax"),
         "rmsnorm": ("einc_runtime.kernels.llvm.rows", "build_norm"),
         "layernorm": ("einc_runtime.kernels.llvm.rows", "build_norm"),
-        "rope": ("einc_runtime.kernels.llvm.rope", "build_rope"),
+        "rope": ("einc_runtime.kernels.llvm.rows", "build_rope"),
         "recurrence": ("einc_runtime.kernels.llvm.recurrence", "build_recurrence"),
-        "append": ("einc_runtime.kernels.llvm.append", "build_append"),
+        "append": ("einc_runtime.kernels.llvm.moves", "build_append"),
         "reshape": ("einc_runtime.kernels.llvm.moves", "build_reshape"),
     },
 }

@@ -223,9 +223,12 @@ def test_small_invocations_do_not_load_llvm():
 def test_without_llvm_numpy_computes_everything():
     code = (
         "import sys, numpy as np\n"
+        "from importlib import import_module\n"
         "sys.modules['llvmlite'] = None\n"
         "from einc_runtime.kernels.llvm import compiler\n"
-        "from einc_runtime.kernels.registry import prepare\n"
+        "from einc_runtime.kernels.registry import PROVIDERS, REPRODUCIBLE, prepare\n"
+        "for module, _ in (*PROVIDERS['llvm'].values(), *REPRODUCIBLE.values()):\n"
+        "    import_module(module)\n"
         "x, y = np.full((300, 300), 2, 'f4'), np.empty((300, 300), 'f4')\n"
         "from einc_runtime.kernels.base import Invocation\n"
         "kernel = prepare(Invocation('map', {'program': 't0 = mul x0 x0', 'indices': 'i j -> i j'}, [x], [y]))\n"

@@ -12,7 +12,7 @@ Sites may share a device. Transfers between them are elided where their readers 
 
 from __future__ import annotations
 
-from collections.abc import Callable, Hashable, Iterator, Sequence
+from collections.abc import Hashable, Iterator, Sequence
 from contextlib import contextmanager
 from time import perf_counter
 from typing import TYPE_CHECKING
@@ -201,9 +201,7 @@ class CudaExecutor:
             self._pending = False
         self._require_valid_values()
 
-    def tune(
-        self, proposals: int, seconds: float, progress: Callable[[int, int], None] | None = None
-    ) -> list[TimedProduct]:
+    def tune(self, proposals: int, seconds: float) -> list[TimedProduct]:
         """Times other algorithms for the products of the plan, on the data that is loaded and computed.
 
         What the arenas hold afterwards is of no more use: load and execute again.
@@ -212,7 +210,7 @@ class CudaExecutor:
 
         self._settle()
         with self._closing_on_failure():
-            return time_products(self._driver, self._kernels.list_alternatives(proposals), seconds, progress)
+            return time_products(self._driver, self._kernels.list_alternatives(proposals), seconds)
 
     @property
     def notes(self) -> tuple[str, ...]:

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import math
 import os
-from collections.abc import Callable, Generator, Iterable, Sequence
+from collections.abc import Generator, Iterable, Sequence
 from concurrent.futures import ProcessPoolExecutor
 from contextlib import closing
 from multiprocessing import get_context
@@ -50,12 +50,7 @@ def require_compiler() -> str:
     return compiler
 
 
-def precompile(
-    bundle: Bundle,
-    architectures: Sequence[str],
-    folder: Path,
-    progress: Callable[[int, int], None] | None = None,
-) -> int:
+def precompile(bundle: Bundle, architectures: Sequence[str], folder: Path) -> int:
     """Writes all kernels of a plan for all architectures into a directory, and returns how many there are for each.
 
     Kernels that are there already are kept. Raises MissingFault, KernelFault, PlanFault and OSError.
@@ -67,14 +62,13 @@ def precompile(
         needed = list_sources(bundle, architecture)
         count = max(count, len(needed))
         jobs += [(source, architecture) for source in needed]
-    compile_all(jobs, folder, progress)
+    compile_all(jobs, folder)
     return count
 
 
 def compile_all(
     jobs: Sequence[Job],
     folder: Path,
-    progress: Callable[[int, int], None] | None = None,
     seconds: float = math.inf,
     failed: list[KernelFault] | None = None,
 ) -> int:
@@ -94,8 +88,6 @@ def compile_all(
                 continue
             kernel_cache.store(source, architecture, binary, folder)
             done += 1
-            if progress is not None:
-                progress(done, len(missing))
             if perf_counter() - begin > seconds:
                 break
     return done

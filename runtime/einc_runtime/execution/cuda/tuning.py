@@ -8,7 +8,7 @@ computes something else than the usual way is not timed, so that no tuning can m
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from contextlib import suppress
 from dataclasses import dataclass
 from statistics import median
@@ -47,25 +47,18 @@ class TimedProduct:
     chosen: int
 
 
-def time_products(
-    driver: Driver,
-    products: Sequence[Alternatives],
-    seconds: float,
-    progress: Callable[[int, int], None] | None = None,
-) -> list[TimedProduct]:
+def time_products(driver: Driver, products: Sequence[Alternatives], seconds: float) -> list[TimedProduct]:
     """The times of all products, in their order, as many as there is time for. Kernels are compiled before that."""
     _compile_all([job for product in products for job in product.jobs], seconds)
     begin = perf_counter()
     timed: list[TimedProduct] = []
     gains: dict[str, float] = {}
-    for number, product in enumerate(products):
+    for product in products:
         if perf_counter() - begin > seconds:
             break
         times = _time_product(driver, product, sum(gains.get(part, 0.0) for part in product.parts))
         gains[product.name] = times.ms[0] - times.ms[times.chosen]
         timed.append(times)
-        if progress is not None:
-            progress(number + 1, len(products))
     return timed
 
 

@@ -16,7 +16,7 @@ from einc_runtime.dtypes import Array, find_dtype_name
 from einc_runtime.kernels.base import Invocation, Kernel
 from einc_runtime.kernels.calls.recurrence import RecurrenceCall
 from einc_runtime.kernels.calls.rows import SoftmaxCall
-from einc_runtime.kernels.llvm import compiler, rope, rows
+from einc_runtime.kernels.llvm import compiler, rows
 from einc_runtime.kernels.llvm.recurrence import compile_recurrence
 from einc_runtime.kernels.numpy.recurrence import make_recurrence
 from einc_runtime.kernels.reproducible.dense import build_on_dense, has_dense_rows, is_contiguous
@@ -32,7 +32,7 @@ def build_norm(invocation: Invocation[Array]) -> Kernel:
 
 
 def build_rope(invocation: Invocation[Array]) -> Kernel:
-    return _build(invocation, rope.build_rope)
+    return _build(invocation, rows.build_rope)
 
 
 def build_softmax(invocation: Invocation[Array]) -> Kernel:

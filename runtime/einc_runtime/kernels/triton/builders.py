@@ -48,7 +48,7 @@ KERNELS: dict[str, tuple[str, str]] = {
     "reshape": ("einc_runtime.kernels.triton.moves", "build_reshape"),
     "rmsnorm": ("einc_runtime.kernels.triton.rows", "build_norm"),
     "layernorm": ("einc_runtime.kernels.triton.rows", "build_norm"),
-    "rope": ("einc_runtime.kernels.triton.rope", "build_rope"),
+    "rope": ("einc_runtime.kernels.triton.rows", "build_rope"),
     "expert_matmul": ("einc_runtime.kernels.triton.experts", "build_expert_matmul"),
     "append": ("einc_runtime.kernels.triton.moves", "build_append"),
     "custom": ("einc_runtime.kernels.triton.custom", "build_custom"),

@@ -13,9 +13,9 @@ import numpy as np
 from einc_runtime.dtypes import Array
 from einc_runtime.kernels.base import Invocation, dtype_name
 from einc_runtime.kernels.calls.moves import AppendCall
-from einc_runtime.kernels.calls.rope import RopeCall
+from einc_runtime.kernels.calls.rows import RopeCall
 from einc_runtime.kernels.triton.launches import Argument, KernelLaunch, LaunchSequence, StatusPointer, Table
-from einc_runtime.kernels.triton.rope import build_rope
+from einc_runtime.kernels.triton.rows import build_rope
 from einc_runtime.kernels.triton.side_by_side import place_side_by_side
 from einc_runtime.kernels.triton.source import (
     LaunchOptions,
