@@ -137,6 +137,15 @@ class Invocation(Generic[View]):
             raise PlanFault(f"the kernel attribute '{name}' should be {kind.__name__}, found {type(value).__name__}")
         return value
 
+    def number(self, name: str, default: float | None = None) -> float:
+        """An attribute that is a finite float; if it is missing, the default, if there is one."""
+        if default is not None and name not in self.attributes:
+            return default
+        value = self.attribute(name, float)
+        if not math.isfinite(value):
+            raise PlanFault(f"the kernel attribute '{name}' is {value}")
+        return value
+
     def integers(self, name: str) -> list[int]:
         """An attribute that is a list of positive integers, not empty."""
         values = self.attribute(name, list)

@@ -60,10 +60,9 @@ def test_a_gain_within_the_noise_changes_nothing():
 
 
 def test_no_product_is_begun_after_the_time():
-    driver, told = Clocked(), []
+    driver = Clocked()
     products = [alternatives(driver, 1.0, 2.0)] * 3
-    assert len(time_products(driver, products, 100, lambda *at: told.append(at))) == 3
-    assert told == [(1, 3), (2, 3), (3, 3)]
+    assert len(time_products(driver, products, 100)) == 3
     assert time_products(driver, products, -1) == []
 
 

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import math
 from bisect import bisect_right
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
@@ -139,12 +138,9 @@ class AttentionCall:
         if sum(q_lens) < first_query + q.shape[1] or (blocks is None and sum(k_lens) < first_key + k.shape[1]):
             raise PlanFault("attention has blocks beyond the end of its sequences")
         causal, window = invocation.attribute("causal", bool), invocation.attribute("window", int)
-        scale = invocation.attribute("scale", float)
-        if not 0 <= window < MAX_WINDOW or not math.isfinite(scale):
-            raise PlanFault("attention needs a window of at least 0 and a finite scale")
-        softcap = invocation.attribute("softcap", float) if "softcap" in invocation.attributes else 0.0
-        if not 0 <= softcap < math.inf:
-            raise PlanFault(f"attention has a softcap of {softcap}")
+        scale, softcap = invocation.number("scale"), invocation.number("softcap", 0.0)
+        if not 0 <= window < MAX_WINDOW or softcap < 0:
+            raise PlanFault(f"attention needs a window and a softcap of at least 0, found {window} and {softcap}")
         return AttentionCall(
             q, k, v, extra_operands.get("mask"), extra_operands.get("positions"), blocks, o, lse, dtype, scale, softcap,
             KeyVisibility(causal, window), tuple(q_lens), tuple(k_lens), first_query, first_key, first_row, block_size,

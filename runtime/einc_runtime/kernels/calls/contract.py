@@ -56,9 +56,7 @@ class ContractCall:
         """Raises PlanFault for an invocation that is no contraction."""
         invocation.allow("equation", "scale")
         source, inputs, result = invocation.attribute("equation", str), invocation.inputs, invocation.output
-        scale = invocation.attribute("scale", float) if "scale" in invocation.attributes else 1.0
-        if not math.isfinite(scale):
-            raise PlanFault(f"the kernel attribute 'scale' is {scale}")
+        scale = invocation.number("scale", 1.0)
         equation = parse_index_equation(source)
         joined = indices.join(equation, inputs, result)
         known = {name for names in equation.inputs for name in names}

@@ -130,9 +130,7 @@ class QuantizedContractCall:
         if not 3 <= len(invocation.inputs) <= 4:
             raise PlanFault(f"a quantized product has 3 or 4 inputs, found {len(invocation.inputs)}")
         source, tensor, result = invocation.attribute("equation", str), invocation.inputs[0], invocation.output
-        scale = invocation.attribute("scale", float) if "scale" in invocation.attributes else 1.0
-        if not math.isfinite(scale):
-            raise PlanFault(f"the kernel attribute 'scale' is {scale}")
+        scale = invocation.number("scale", 1.0)
         weight = QuantizedWeight.parse(invocation.inputs[1:], invocation.attribute("group", int))
         kinds = {compute_type(dtype_name(array)) for array in (tensor, weight.scales, result)}
         if len(kinds) != 1 or not kinds <= FLOATS:

@@ -6,7 +6,6 @@ positions are not an input. The block's bounds then say which positions are its 
 
 from __future__ import annotations
 
-import math
 from collections.abc import Sequence
 from dataclasses import dataclass
 
@@ -58,7 +57,7 @@ class NormCall:
     @staticmethod
     def parse(invocation: Invocation[Array]) -> NormCall:
         invocation.allow("eps", "offset")
-        name, target, eps = invocation.name, invocation.output, invocation.attribute("eps", float)
+        name, target, eps = invocation.name, invocation.output, invocation.number("eps")
         centered = name == "layernorm"
         source, *vectors = invocation.operands(min(max(len(invocation.inputs), 1), 3 if centered else 2))
         kind = compute_type(dtype_name(target))
@@ -66,11 +65,9 @@ class NormCall:
             raise PlanFault(f"{name} has floating inputs of one type, and an output of that type")
         if source.shape != target.shape or source.ndim == 0 or any(v.shape != source.shape[-1:] for v in vectors):
             raise PlanFault(f"{name} of {source.shape} into {target.shape}, with {[v.shape for v in vectors]}")
-        if not 0 < eps < math.inf:
-            raise PlanFault(f"{name} with eps {eps}")
-        offset = invocation.attribute("offset", float) if "offset" in invocation.attributes else 0.0
-        if not math.isfinite(offset) or (offset and not vectors):
-            raise PlanFault(f"{name} with offset {offset} and {len(vectors)} vectors")
+        offset = invocation.number("offset", 0.0)
+        if eps <= 0 or (offset and not vectors):
+            raise PlanFault(f"{name} with eps {eps}, offset {offset} and {len(vectors)} vectors")
         return NormCall(centered, source, vectors, target, eps, offset, kind)
 
 
