@@ -93,9 +93,9 @@ def test_what_is_sent_once_crosses_a_port_once():
 def list_actions(sites, names):
     """Everything that a body for atoms A at site 0, B at 1 may consist of."""
     for name, source in itertools.product(names, sites):
-        others = [site for site in sites if site != source]
-        for count in range(len(others) + 1):
-            for chosen in itertools.combinations(others, count):
+        receivers = [site for site in sites if site != source]
+        for count in range(len(receivers) + 1):
+            for chosen in itertools.combinations(receivers, count):
                 yield Action(name, source, chosen)
                 if count > 1:
                     yield Action(name, source, chosen, multicast=True)
@@ -164,7 +164,7 @@ def run_with_numbers(program, machine):
     for event in sorted(simulate(program, machine).events, key=lambda event: (event.start, event.end)):
         action = event.action
         places = action.reads or tuple((part, action.source) for part in event.parts)
-        total = sum(copies[place] for place in places)
+        total = sum(copies[location] for location in places)
         for site in (action.source, *action.destinations):
             copies[action.aggregate, site] = total
     return values, copies
@@ -187,14 +187,14 @@ SCATTER = "; ".join("+".join(f"{atom}{k}" for atom in "ABC") + f" @ {k}" for k i
 )
 def test_synthesis_lets_switches_work(text, ratio):
     preamble = read_preamble(text, "x.exprog", H100)
-    found = synthesize(preamble, H100, SynthesisOptions(iterations=0, switches=True))
-    assert check(found.program, H100).valid
-    assert found.completion_ms <= found.bound.bound_ms * ratio
+    result = synthesize(preamble, H100, SynthesisOptions(iterations=0, switches=True))
+    assert check(result.program, H100).valid
+    assert result.completion_ms <= result.bound.bound_ms * ratio
     if S8 in text:  # no program without such switches is as fast
-        assert found.completion_ms < 0.6 * bound(preamble, H100).bound_ms
-    values, copies = run_with_numbers(found.program, H100)
-    for requirement in found.program.requirements:
-        for site in list_targets(found.program, requirement):
+        assert result.completion_ms < 0.6 * bound(preamble, H100).bound_ms
+    values, copies = run_with_numbers(result.program, H100)
+    for requirement in result.program.requirements:
+        for site in list_targets(result.program, requirement):
             assert copies[requirement.aggregate, site] == sum(values[atom] for atom in requirement.aggregate)
 
 
@@ -202,5 +202,5 @@ def test_nothing_uses_them_by_itself():
     with pytest.raises(ProgramError, match="for which plans have no task") as caught:
         read_program(SUM, "x.exprog", H100)
     assert "x.exprog:4:" in caught.value.render()
-    given = read(SUM)
-    assert synthesize(given, H100, SynthesisOptions(time_limit=0)).bound.bound_by.startswith("cut")
+    program = read(SUM)
+    assert synthesize(program, H100, SynthesisOptions(time_limit=0)).bound.bound_by.startswith("cut")

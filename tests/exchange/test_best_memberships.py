@@ -37,7 +37,7 @@ def switch(sites: int) -> Machine:
 @st.composite
 def preambles(draw, sites=5, most=5):
     """Open and fixed partitions, and up to `most` aggregates of one or two atoms that they need."""
-    sizes = draw(st.sampled_from([own for own in [(1, 1, 1), (2, 1), (2, 2), (1, 2, 1)] if sum(own) < sites]))
+    sizes = draw(st.sampled_from([split for split in [(1, 1, 1), (2, 1), (2, 2), (1, 2, 1)] if sum(split) < sites]))
     partitions = [Partition(f"S{k}", size) for k, size in enumerate(sizes)]
     if draw(st.booleans()):
         partitions[0] = Partition("S0", sizes[0], tuple(range(sites - 2, sites - 2 + sizes[0])))
@@ -48,31 +48,33 @@ def preambles(draw, sites=5, most=5):
         for name in names:
             where = draw(st.sets(st.integers(0, sites - 1), min_size=1, max_size=2))
             holdings.append(Holding((name,), tuple(sorted(where)), size))
-        wanted = draw(st.sets(st.sampled_from([one.name for one in partitions]), min_size=1))
-        requirements.append(Requirement(names, tuple(sorted(wanted))))
+        drawn_names = draw(st.sets(st.sampled_from([partition.name for partition in partitions]), min_size=1))
+        requirements.append(Requirement(names, tuple(sorted(drawn_names))))
     return Program(None, tuple(partitions), tuple(holdings), tuple(requirements), ())
 
 
 def closed(program, count=5):
     """Every membership, in lexicographic order, by brute force."""
     for sites in itertools.permutations(range(count)):
-        left = [site for site in sites if not any(site in (one.members or ()) for one in program.partitions)]
+        left = [
+            site for site in sites if not any(site in (partition.members or ()) for partition in program.partitions)
+        ]
         chosen, at = {}, 0
-        for one in program.partitions:
-            if one.members is None:
-                chosen[one.name] = tuple(left[at : at + one.size])
-                at += one.size
-        if all(list(own) == sorted(own) for own in chosen.values()):
+        for part in program.partitions:
+            if part.members is None:
+                chosen[part.name] = tuple(left[at : at + part.size])
+                at += part.size
+        if all(list(members) == sorted(members) for members in chosen.values()):
             yield chosen
 
 
 def received(program):
     """Bytes of the parts that are missing at their targets, counted once per member of a partition."""
     total = 0
-    members = {one.name: one.members for one in program.partitions}
+    members = {partition.name: partition.members for partition in program.partitions}
     for requirement in program.requirements:
         for atom in requirement.aggregate:
-            holding = next(one for one in program.holdings if one.aggregate == (atom,))
+            holding = next(holding for holding in program.holdings if holding.aggregate == (atom,))
             for target in requirement.targets:
                 total += sum(holding.size for site in members[target] if site not in holding.sites)
     return total
@@ -83,11 +85,11 @@ def received(program):
 def test_memberships_against_brute_force(program):
     sites = tuple(range(5))
     expected = list(dict.fromkeys(tuple(sorted(chosen.items())) for chosen in closed(program)))
-    found = [tuple(sorted(decode_masks(program, row, sites).items())) for row in enumerate_masks(program, sites)]
-    assert sorted(found) == sorted(expected)
-    assert len(set(found)) == len(found)
-    assert found == sorted(found)
-    if any(one.members is None for one in program.partitions):
+    memberships = [tuple(sorted(decode_masks(program, row, sites).items())) for row in enumerate_masks(program, sites)]
+    assert sorted(memberships) == sorted(expected)
+    assert len(set(memberships)) == len(memberships)
+    assert memberships == sorted(memberships)
+    if any(partition.members is None for partition in program.partitions):
         best = min(received(close_partitions(program, dict(chosen))) for chosen in expected)
         assert received(close_partitions(program, choose_fewest_bytes(program, sites))) == best
         missing = tabulate_moved_bytes(program, find_demands_anywhere(program, sites), sites)
@@ -104,12 +106,12 @@ def test_quick_bounds_are_those_of_all_cuts_combining_and_counting(program):
     for row, quick, bytes_ in zip(masks, bounds, sent, strict=True):
         demands = wanted_of(close_partitions(program, decode_masks(program, row, network.sites)))
         sets = range(1, network.all_sites)
-        proved = [CutWitness(one).proved_ms(demands, network) for one in sets] + [
+        proved = [CutWitness(members).proved_ms(demands, network) for members in sets] + [
             CountingWitness().proved_ms(demands, network)
         ]
-        proved += [CombiningWitness(one).proved_ms(demands, network) for one in (*sets, network.all_sites)]
+        proved += [CombiningWitness(members).proved_ms(demands, network) for members in (*sets, network.all_sites)]
         assert quick == pytest.approx(max(proved), rel=1e-9, abs=1e-12)
-        assert bytes_ == sum(one.size * count_transfers(one) for one in demands.family)
+        assert bytes_ == sum(member.size * count_transfers(member) for member in demands.family)
 
 
 @examples(30)
@@ -136,7 +138,9 @@ def check_the_placement(program, sites):
     each = {tuple(sorted(chosen.items())): chosen for chosen in closed(program, sites)}
     least = min(place(close_partitions(program, chosen), network, 0.02)[2].fullest_ms for chosen in each.values())
     assert packing.fullest_ms <= least * 1.03 + 1e-12
-    assert placed.partitions != program.partitions or not any(one.members is None for one in program.partitions)
+    assert placed.partitions != program.partitions or not any(
+        partition.members is None for partition in program.partitions
+    )
 
 
 @examples(30)

@@ -73,19 +73,19 @@ def test_rank_equals_numpys(case):
     for sites in range(1, 16):
         needed = 0
         for size in {holding.size for holding in program.holdings}:
-            wanted, held = [], []
+            missing, held = [], []
             for requirement in program.requirements:
                 if any(sites >> site & 1 for site in requirement.targets):
-                    wanted.append(requirement.aggregate)
+                    missing.append(requirement.aggregate)
             for holding in program.holdings:
                 if holding.size == size and any(sites >> site & 1 for site in holding.sites):
                     held.append(holding.aggregate)
-            wanted = [
+            missing = [
                 name
-                for name in wanted
+                for name in missing
                 if name[0] in {a for h in program.holdings if h.size == size for a in h.aggregate}
             ]
-            needed += size * int(rank(held + wanted) - rank(held))
+            needed += size * int(rank(held + missing) - rank(held))
         # Copies that cannot become parts do not count for us, so that we may see more, never less.
         assert count_needed_bytes(demands, sites) >= needed
         if all(len(holding.aggregate) == 1 for holding in program.holdings):
@@ -102,13 +102,15 @@ def test_the_best_cut_is_the_best_of_all_sets(case):
         (CutWitness(mask).proved_ms(demands, network) for mask in sets if count_needed_bytes(demands, mask)),
         default=0.0,
     )
-    found = find_best_cut(demands, network)
-    assert (0.0 if found is None else found.proved_ms(demands, network)) == pytest.approx(worth)
+    best_cut = find_best_cut(demands, network)
+    assert (0.0 if best_cut is None else best_cut.proved_ms(demands, network)) == pytest.approx(worth)
 
 
 def without_names(demands):
     """What bounds see of demands: the names of aggregates do not matter."""
-    return dataclasses.replace(demands, family=tuple(dataclasses.replace(one, aggregates=()) for one in demands.family))
+    return dataclasses.replace(
+        demands, family=tuple(dataclasses.replace(demand, aggregates=()) for demand in demands.family)
+    )
 
 
 @few
@@ -119,17 +121,19 @@ def test_demands_of_a_membership_are_those_of_its_sites(case, data):
     members = tuple(sorted(data.draw(st.sets(st.integers(0, 3), min_size=1))))
     chosen = data.draw(st.sets(st.integers(0, len(program.requirements) - 1)))
     requirements = tuple(
-        Requirement(one.aggregate, (*one.targets, "P")) if number in chosen else one
-        for number, one in enumerate(program.requirements)
+        Requirement(requirement.aggregate, (*requirement.targets, "P")) if number in chosen else requirement
+        for number, requirement in enumerate(program.requirements)
     )
     written = tuple(
-        Requirement(one.aggregate, tuple(sorted({*one.targets, *members}))) if number in chosen else one
-        for number, one in enumerate(program.requirements)
+        Requirement(requirement.aggregate, tuple(sorted({*requirement.targets, *members})))
+        if number in chosen
+        else requirement
+        for number, requirement in enumerate(program.requirements)
     )
     table = DemandTable(dataclasses.replace(program, requirements=requirements))
-    found = table.list_demands((Partition("P", len(members), members),))
+    listed = table.list_demands((Partition("P", len(members), members),))
     expected = collect_demands(dataclasses.replace(program, requirements=written))
-    assert without_names(found) == without_names(expected)
+    assert without_names(listed) == without_names(expected)
 
 
 @examples(25)
@@ -174,8 +178,8 @@ def test_flow_is_the_optimal_fractional_multicast(preset, data):
     cost[0] = 1
     optimum = linprog(cost, np.array(upper), np.zeros(len(upper)), np.array(equal), right).fun
     demands, network = collect_demands(program), build_network(machine, None)
-    found = solve_flow(demands, network)
-    assert found.proved_ms(demands, network) == pytest.approx(optimum, rel=1e-5)
+    flow = solve_flow(demands, network)
+    assert flow.proved_ms(demands, network) == pytest.approx(optimum, rel=1e-5)
 
 
 def test_a_witness_proves_only_what_holds():

@@ -122,8 +122,8 @@ def test_no_valid_program_is_faster(case, ideal):
     machine, program = case
     machine = machine.ideal() if ideal else machine
     took = simulate(program, machine).completion_ms
-    for whole in (False, True):
-        certificate = bound(program, machine, whole_atoms=whole)
+    for whole_atoms in (False, True):
+        certificate = bound(program, machine, whole_atoms=whole_atoms)
         assert certificate.bound_ms <= took * (1 + 1e-9)
         assert verify(certificate, program, machine)
         assert not verify(
@@ -176,7 +176,7 @@ def all_actions(program, sites):
             names.update(itertools.combinations(requirement.aggregate, count))
     actions = [Action(name, site) for name in sorted(names) if len(name) > 1 for site in sites]
     return actions + [
-        Action(name, site, (other,)) for name in sorted(names) for site in sites for other in sites if site != other
+        Action(name, site, (target,)) for name in sorted(names) for site in sites for target in sites if site != target
     ]
 
 
@@ -194,14 +194,14 @@ def all_actions(program, sites):
 def test_the_best_of_all_small_bodies_is_no_faster(text, most):
     machine = load_machine("dgx-v100").restrict((0, 1, 4)).ideal()
     program = read_program(text + "\n")
-    certificate, whole = bound(program, machine), bound(program, machine, whole_atoms=True)
+    certificate, atomic = bound(program, machine), bound(program, machine, whole_atoms=True)
     evaluator = BodyEvaluator(program, machine)
     actions = all_actions(program, range(3))
     best = min(
         evaluator.completion(body) for count in range(most + 1) for body in itertools.combinations(actions, count)
     )
-    assert 0 < certificate.bound_ms <= whole.bound_ms <= best * (1 + 1e-9)
-    assert best < 4 * whole.bound_ms
+    assert 0 < certificate.bound_ms <= atomic.bound_ms <= best * (1 + 1e-9)
+    assert best < 4 * atomic.bound_ms
 
 
 def test_a_large_switch_is_bounded_quickly():

@@ -54,10 +54,10 @@ def test_the_search_for_memberships_equals_trying_them_all(data):
     sizes = data.draw(st.sampled_from([(1,), (1, 1), (2, 1), (1, 1, 1), (1, 1, 1, 1), (2, 2)]))
     names = [f"G{k}" for k in range(len(sizes))]
     target = st.sampled_from([*names, 0, 3])
-    wanted = st.tuples(st.sets(st.sampled_from(atoms), min_size=1), st.sets(target, min_size=1, max_size=3))
+    drawn = st.tuples(st.sets(st.sampled_from(atoms), min_size=1), st.sets(target, min_size=1, max_size=3))
     requirements = tuple(
         Requirement(tuple(sorted(name)), tuple(sorted(targets, key=str)))
-        for name, targets in data.draw(st.lists(wanted, min_size=1, max_size=3))
+        for name, targets in data.draw(st.lists(drawn, min_size=1, max_size=3))
     )
     program = Program(None, tuple(map(Partition, names, sizes)), holdings, requirements, ())
     each = []
@@ -85,12 +85,12 @@ def test_the_symmetries_of_the_mesh_are_those_of_its_links():
 def test_no_symmetry_maps_a_slow_link_or_memory_to_a_fast_one():
     machine = load_machine("dgx-a100").ideal().restrict((0, 1, 2, 3))
     slow = dataclasses.replace(machine.sites[2], hbm_gbs=machine.sites[2].hbm_gbs / 2)
-    other = dataclasses.replace(machine, sites=(*machine.sites[:2], slow, machine.sites[3]))
+    changed = dataclasses.replace(machine, sites=(*machine.sites[:2], slow, machine.sites[3]))
     assert len(find_symmetries(build_network(machine, None))) == 24
-    assert all(image[2] == 2 for image in find_symmetries(build_network(other, None)))
+    assert all(image[2] == 2 for image in find_symmetries(build_network(changed, None)))
     slower = dataclasses.replace(machine.resources[0], gbs=1.0)
-    other = dataclasses.replace(machine, resources=(slower, *machine.resources[1:]))
-    assert len(find_symmetries(build_network(other, None))) == 6
+    changed = dataclasses.replace(machine, resources=(slower, *machine.resources[1:]))
+    assert len(find_symmetries(build_network(changed, None))) == 6
 
 
 def test_the_search_for_symmetries_ends_where_only_the_last_site_tells_the_others_apart():
@@ -115,16 +115,17 @@ def test_what_a_symmetry_maps_onto_each_other_is_alike_and_has_the_same_bound(ca
         program,
         gpus=None,
         holdings=tuple(
-            dataclasses.replace(one, sites=tuple(sorted(image[site] for site in one.sites))) for one in program.holdings
+            dataclasses.replace(holding, sites=tuple(sorted(image[site] for site in holding.sites)))
+            for holding in program.holdings
         ),
         requirements=tuple(
-            dataclasses.replace(one, targets=tuple(sorted(image[site] for site in one.targets)))
-            for one in program.requirements
+            dataclasses.replace(requirement, targets=tuple(sorted(image[site] for site in requirement.targets)))
+            for requirement in program.requirements
         ),
     )
-    one, other = collect_demands(dataclasses.replace(program, gpus=None)), collect_demands(mapped)
-    assume(not one.overlapping)
-    assert find_symmetry_class(one, network) == find_symmetry_class(other, network)
+    expected, found_demands = collect_demands(dataclasses.replace(program, gpus=None)), collect_demands(mapped)
+    assume(not expected.overlapping)
+    assert find_symmetry_class(expected, network) == find_symmetry_class(found_demands, network)
     before, after = (bound(dataclasses.replace(p, gpus=None), machine).bound_ms for p in (program, mapped))
     assert before == pytest.approx(after)
 
@@ -145,8 +146,8 @@ def test_a_search_for_memberships_that_is_ended_early_is_sound(polls):
     mesh = read_program(CUBE_MESH, machine=machine)
     open_mesh = dataclasses.replace(mesh, partitions=(Partition("G1", 4), Partition("G2", 4)))
     calls = itertools.count()
-    found = bound(open_mesh, machine, stop=lambda: next(calls) >= polls)
-    assert 0 < found.bound_ms <= bound(open_mesh, machine).bound_ms * (1 + 1e-9)
+    certificate = bound(open_mesh, machine, stop=lambda: next(calls) >= polls)
+    assert 0 < certificate.bound_ms <= bound(open_mesh, machine).bound_ms * (1 + 1e-9)
 
 
 def test_open_partitions_may_take_sites_that_are_targets_already():

@@ -84,8 +84,8 @@ def test_the_papers_programs_are_valid_and_need_all_their_actions(text):
     program = read_program(text, machine=machine)
     assert check(program, machine).valid
     for k in range(len(program.actions)):
-        rest = program.actions[:k] + program.actions[k + 1 :]
-        less = Program(program.gpus, program.partitions, program.holdings, program.requirements, rest)
+        shortened = program.actions[:k] + program.actions[k + 1 :]
+        less = Program(program.gpus, program.partitions, program.holdings, program.requirements, shortened)
         assert not check(less, machine).valid
 
 
@@ -131,9 +131,9 @@ def test_faults_are_bounded():
 def test_findings_point_at_statements():
     tree = parse("PARTITIONS: G {size 1}\nIN: A @ 0\nOUT: A @ G; B @ 1\nA @ 0 -> 1 -> 2; A @ 3 -> 1\n", "p.exprog")
     resolved = resolve_located(tree, load_machine("dgx-a100"))
-    found = [locate_fault(resolved, fault.message, fault.subject) for fault in check(resolved.program).faults]
-    assert [str(finding.where) for finding in found] == ["p.exprog:4:18", "p.exprog:3:13"]
-    assert found[0].render().splitlines()[1:] == [
+    locations = [locate_fault(resolved, fault.message, fault.subject) for fault in check(resolved.program).faults]
+    assert [str(finding.where) for finding in locations] == ["p.exprog:4:18", "p.exprog:3:13"]
+    assert locations[0].render().splitlines()[1:] == [
         "    A @ 0 -> 1 -> 2; A @ 3 -> 1",
         "                     ^^^^^^^^^^",
         "    hint: no choice of memberships makes the program valid; this is said of the first: G {0}",

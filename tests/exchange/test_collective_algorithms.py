@@ -56,14 +56,14 @@ def random_tree_program(draw: random.Random) -> Program:
     for chunk in range(chunks):
         order = draw.sample(range(sites), sites)
         gathered = {site: {names[chunk][site]} for site in order}
-        for place in range(sites - 1, 0, -1):
-            site, above = order[place], order[draw.randrange(place)]
+        for position in range(sites - 1, 0, -1):
+            site, above = order[position], order[draw.randrange(position)]
             actions.append(Action(tuple(sorted(gathered[site])), site, (above,)))
             gathered[above] |= gathered[site]
-        whole = tuple(sorted(names[chunk]))
+        combined = tuple(sorted(names[chunk]))
         known = [order[0]]
         for site in draw.sample(order[1:], sites - 1):
-            actions.append(Action(whole, draw.choice(known), (site,)))
+            actions.append(Action(combined, draw.choice(known), (site,)))
             known.append(site)
     draw.shuffle(actions)
     holdings = tuple(Holding((names[c][site],), (site,), 10**6) for c in range(chunks) for site in range(sites))
@@ -154,13 +154,13 @@ def test_execution_plans_without_these_bugs_are_valid() -> None:
 
 
 @pytest.mark.parametrize(
-    "made",
+    "algorithm",
     [ring_allreduce(3), ring_allgather(4, 2), all_pairs_reduce_scatter(3, 2), all_pairs_allreduce(4),
      chain_broadcast(3, 2), direct_alltoall(3, 2), hierarchical_allreduce(2, 3)],
-    ids=lambda made: f"{made.coll}-{made.ranks}",
+    ids=lambda algorithm: f"{algorithm.coll}-{algorithm.ranks}",
 )  # fmt: skip
-def test_programs_survive_both_ways_in_both_formats(made) -> None:
-    program = convert_algorithm(read_msccl_xml(made.text(), "test"), 4096)
+def test_programs_survive_both_ways_in_both_formats(algorithm) -> None:
+    program = convert_algorithm(read_msccl_xml(algorithm.text(), "test"), 4096)
     assert check(program).valid
     assert {holding.size for holding in program.holdings} == {4096}
     xml = write_msccl_xml(convert_program(program))
@@ -184,19 +184,19 @@ def test_what_moves_is_what_the_algorithm_moves() -> None:
 
 
 def test_writes_without_order_are_a_race_even_of_equal_values() -> None:
-    made = Sketch("broadcast", 2, 1)
-    made.step(0, (-1, -1, 0), "cpy", ("i", 0), ("o", 0))
+    sketch = Sketch("broadcast", 2, 1)
+    sketch.step(0, (-1, -1, 0), "cpy", ("i", 0), ("o", 0))
     for channel in range(2):
-        made.step(0, (1, -1, channel), "s", ("i", 0), ("o", 0))
-        made.step(1, (-1, 0, channel), "r", ("i", 0), ("o", 0))
-    (fault,) = faults_of(made.text())
+        sketch.step(0, (1, -1, channel), "s", ("i", 0), ("o", 0))
+        sketch.step(1, (-1, 0, channel), "r", ("i", 0), ("o", 0))
+    (fault,) = faults_of(sketch.text())
     assert fault.startswith("race: gpu 1, thread block 1, step 0 (r) writes o[0] of gpu 1")
 
 
 def test_a_message_that_nobody_takes_is_a_fault() -> None:
-    made = ring_allgather(3)
-    made.step(2, (0, 1, 0), "s", ("o", 0), ("o", 0))
-    (fault,) = faults_of(made.text())
+    algorithm = ring_allgather(3)
+    algorithm.step(2, (0, 1, 0), "s", ("o", 0), ("o", 0))
+    (fault,) = faults_of(algorithm.text())
     assert fault.startswith("nobody takes what gpu 2, thread block 0, step 4 (s) sends")
 
 
@@ -211,7 +211,7 @@ def test_a_sum_that_is_sent_to_several_is_formed_once() -> None:
     program = convert_algorithm(read_msccl_xml(all_pairs_allreduce(4).text(), "test"))
     sums = [action for action in program.actions if len(action.aggregate) == 4]
     assert [(action.source, action.destinations) for action in sums] == [
-        (rank, tuple(other for other in range(4) if other != rank)) for rank in range(4)
+        (rank, tuple(peer for peer in range(4) if peer != rank)) for rank in range(4)
     ]
 
 

@@ -20,13 +20,13 @@ from tests.support.proposal_cases import BARE, MACHINE, PREAMBLE, SPLIT, make_re
 @contextlib.contextmanager
 def serving(*replies):
     """An endpoint that gives these replies, the last one for ever: text, bytes, or a function of the handler."""
-    asked = []
+    requests = []
 
     class Handler(http.server.BaseHTTPRequestHandler):
         def do_POST(self):
             body = json.loads(self.rfile.read(int(self.headers["Content-Length"])))
-            asked.append((self.path, dict(self.headers), body))
-            reply = replies[min(len(asked), len(replies)) - 1]
+            requests.append((self.path, dict(self.headers), body))
+            reply = replies[min(len(requests), len(replies)) - 1]
             with contextlib.suppress(OSError):
                 if callable(reply):
                     reply(self)
@@ -40,7 +40,7 @@ def serving(*replies):
     server.daemon_threads = True
     threading.Thread(target=server.serve_forever, args=(0.02,), daemon=True).start()
     try:
-        yield f"http://127.0.0.1:{server.server_address[1]}/v1", asked
+        yield f"http://127.0.0.1:{server.server_address[1]}/v1", requests
     finally:
         server.shutdown()
         server.server_close()
@@ -68,22 +68,25 @@ def endpoint(url, **options):
 
 def asked_alone(url, **options):
     """What a search makes of the endpoint, nothing else being tried: the lines told, and whether all is well."""
-    found = synthesize(
+    result = synthesize(
         PREAMBLE, MACHINE, SynthesisOptions(iterations=0, enough=1e9), proposers=[endpoint(url, **options)]
     )
-    assert found.completion_ms <= found.naive_ms
-    assert all(line.isprintable() for line in found.proposals)
-    return found
+    assert result.completion_ms <= result.naive_ms
+    assert all(line.isprintable() for line in result.proposals)
+    return result
 
 
 def test_a_good_reply_is_taken_and_the_next_round_hears_of_it():
     worse = BARE + "A @ 0 -> 1\nB @ 1 -> 0\nA+B @ 0, 1\n"
-    with serving(f"Sure!\n```\n{worse}\n---\nA @ 0 -> 1\nA+B @ 1 -> 0\n```\n", f"```text\n{SPLIT}```") as (url, asked):
-        found = asked_alone(url, rounds=2)
-    assert found.splits == {"A": 2, "B": 2}
-    assert found.proposals[0] == f"proposal 1.1: {found.naive_ms:.3f} ms"
-    assert found.proposals[2].endswith("the best so far")
-    path, headers, body = asked[0]
+    with serving(f"Sure!\n```\n{worse}\n---\nA @ 0 -> 1\nA+B @ 1 -> 0\n```\n", f"```text\n{SPLIT}```") as (
+        url,
+        requests,
+    ):
+        answer = asked_alone(url, rounds=2)
+    assert answer.splits == {"A": 2, "B": 2}
+    assert answer.proposals[0] == f"proposal 1.1: {answer.naive_ms:.3f} ms"
+    assert answer.proposals[2].endswith("the best so far")
+    path, headers, body = requests[0]
     assert path == "/v1/chat/completions"
     assert "Authorization" not in headers
     assert body["model"] == "m"
@@ -91,12 +94,12 @@ def test_a_good_reply_is_taken_and_the_next_round_hears_of_it():
     assert 'action: aggregate "@" targets ("->" targets)*' in body["messages"][0]["content"]
     task = body["messages"][1]["content"]
     assert all(
-        text in task for text in ("450 GB/s for", "OUT: A+B @ 0, 1", f"takes {found.naive_ms:.3f} ms", "2.222 ms: cut")
+        text in task for text in ("450 GB/s for", "OUT: A+B @ 0, 1", f"takes {answer.naive_ms:.3f} ms", "2.222 ms: cut")
     )
-    said = asked[1][2]["messages"]
+    said = requests[1][2]["messages"]
     assert [message["role"] for message in said[2:]] == ["assistant", "user", "assistant", "user"]
-    assert said[3]["content"] == f"Outcome: {found.naive_ms:.3f} ms"
-    assert len(asked) == 2
+    assert said[3]["content"] == f"Outcome: {answer.naive_ms:.3f} ms"
+    assert len(requests) == 2
 
 
 @pytest.mark.parametrize(
@@ -133,10 +136,10 @@ def test_a_good_reply_is_taken_and_the_next_round_hears_of_it():
 )  # fmt: skip
 def test_hostile_replies_harm_nothing_and_get_a_line_each(reply, line):
     with serving(reply) as (url, _):
-        found = asked_alone(url)
-    assert found.completion_ms == found.naive_ms
-    assert len(found.proposals) == 1
-    assert line in found.proposals[0]
+        answer = asked_alone(url)
+    assert answer.completion_ms == answer.naive_ms
+    assert len(answer.proposals) == 1
+    assert line in answer.proposals[0]
 
 
 def drip(handler):
@@ -175,18 +178,18 @@ def headers_for_ever(handler):
 def test_slow_and_endless_replies_are_given_up(reply, seconds, line):
     begin = time.monotonic()
     with serving(reply) as (url, _):
-        found = asked_alone(url, seconds=seconds)
+        answer = asked_alone(url, seconds=seconds)
     assert time.monotonic() - begin < 200
-    assert line in found.proposals[0]
+    assert line in answer.proposals[0]
 
 
 def test_failures_that_may_pass_are_tried_again():
-    with serving(failing(500), failing(429, Retry_After="0"), f"```\n{SPLIT}```") as (url, asked):
+    with serving(failing(500), failing(429, Retry_After="0"), f"```\n{SPLIT}```") as (url, requests):
         assert asked_alone(url).splits == {"A": 2, "B": 2}
-    assert len(asked) == 3
-    with serving(failing(500)) as (url, asked):
+    assert len(requests) == 3
+    with serving(failing(500)) as (url, requests):
         asked_alone(url, retries=1)
-    assert len(asked) == 2
+    assert len(requests) == 2
 
 
 def test_nothing_is_asked_without_time_or_after_the_last_round():
@@ -195,17 +198,17 @@ def test_nothing_is_asked_without_time_or_after_the_last_round():
 
 
 def test_a_search_with_a_limit_keeps_time_for_itself():
-    given = []
+    messages = []
 
     class Patient:
         def propose(self, request):
-            given.append(request.seconds)
+            messages.append(request.seconds)
             time.sleep(max(0.0, request.seconds))
 
-    found = synthesize(PREAMBLE, MACHINE, SynthesisOptions(iterations=0, time_limit=1.0), proposers=[Patient()])
-    assert len(given) == 1
-    assert given[0] <= 0.5
-    assert found.completion_ms < found.naive_ms
+    result = synthesize(PREAMBLE, MACHINE, SynthesisOptions(iterations=0, time_limit=1.0), proposers=[Patient()])
+    assert len(messages) == 1
+    assert messages[0] <= 0.5
+    assert result.completion_ms < result.naive_ms
 
 
 def test_no_round_takes_longer_than_the_search_can_wait():
@@ -218,19 +221,21 @@ def test_no_round_takes_longer_than_the_search_can_wait():
 
 def test_the_key_goes_to_the_endpoint_and_nowhere_else(monkeypatch):
     monkeypatch.setenv(LLM_KEY, "sk-secret")
-    with serving(lambda handler: send(handler, str(handler.headers).encode(), 400)) as (url, asked):
+    with serving(lambda handler: send(handler, str(handler.headers).encode(), 400)) as (url, requests):
         proposer = read_endpoint(f"{url}?model=m&rounds=1&seconds=5")
         with pytest.raises(ProgramError, match="400") as caught:
             proposer.propose(make_request())
-    assert asked[0][1]["Authorization"] == "Bearer sk-secret"
-    assert "sk-secret" not in str(caught.value) + repr(proposer) + json.dumps(asked[0][2])
+    assert requests[0][1]["Authorization"] == "Bearer sk-secret"
+    assert "sk-secret" not in str(caught.value) + repr(proposer) + json.dumps(requests[0][2])
     assert "***" in str(caught.value)
 
 
 def test_read_endpoint(monkeypatch):
     monkeypatch.delenv(LLM_KEY, raising=False)
-    found = read_endpoint("https://host:8/v1/?model=a%2Fb&rounds=2&seconds=9&temperature=0.5&api-version=7")
-    assert found == EndpointProposer("https://host:8/v1/chat/completions?api-version=7", "a/b", 2, 9.0, temperature=0.5)
+    endpoint = read_endpoint("https://host:8/v1/?model=a%2Fb&rounds=2&seconds=9&temperature=0.5&api-version=7")
+    assert endpoint == EndpointProposer(
+        "https://host:8/v1/chat/completions?api-version=7", "a/b", 2, 9.0, temperature=0.5
+    )
     assert read_endpoint("http://host/x/chat/completions?model=m").url == "http://host/x/chat/completions"
     for wrong in (
         "", "ftp://host?model=m", "file:///etc/passwd?model=m", "http://?model=m", "http://host", "http://host:x?model=m",

@@ -61,12 +61,12 @@ def test_every_flow_has_a_bottleneck(load):
     rates = solve(machine, pairs)
     sharp = set()
     for resource in machine.resources:
-        here = [k for k, pair in enumerate(pairs) if pair in resource.pairs]
-        used = sum(rates[k] for k in here)
+        users = [k for k, pair in enumerate(pairs) if pair in resource.pairs]
+        used = sum(rates[k] for k in users)
         assert used <= resource.gbs * (1 + 1e-12)
         if used >= resource.gbs * (1 - 1e-12):
-            fastest = max(rates[k] for k in here)
-            sharp |= {k for k in here if rates[k] >= fastest * (1 - 1e-12)}
+            fastest = max(rates[k] for k in users)
+            sharp |= {k for k in users if rates[k] >= fastest * (1 - 1e-12)}
     assert sharp == set(range(len(pairs)))
 
 
@@ -77,12 +77,12 @@ def test_the_least_rate_is_the_greatest_possible(load):
     crossing = np.array([[pair in resource.pairs for pair in pairs] for resource in machine.resources], float)
     rows = np.hstack([crossing, np.zeros((len(crossing), 1))])
     least = np.hstack([-np.eye(len(pairs)), np.ones((len(pairs), 1))])
-    found = linprog(
+    solution = linprog(
         [0.0] * len(pairs) + [-1.0],
         A_ub=np.vstack([rows, least]),
         b_ub=[resource.gbs for resource in machine.resources] + [0.0] * len(pairs),
     )
-    assert min(solve(machine, pairs)) == pytest.approx(-found.fun, rel=1e-7)
+    assert min(solve(machine, pairs)) == pytest.approx(-solution.fun, rel=1e-7)
 
 
 def test_a_case_by_hand():

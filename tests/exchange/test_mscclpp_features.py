@@ -64,25 +64,25 @@ def faults(document):
 
 def with_packets(rank):
     """Each GPU sums the chunk of its number: it gets the other's by packets, and sends the sum so."""
-    mine, other = rank, 1 - rank
+    mine, peer = rank, 1 - rank
     packets = {"channel_type": "memory"}
     return [
-        [op("ppkt", [slot("i", other)], [remote(other)], **packets)],
+        [op("ppkt", [slot("i", peer)], [remote(peer)], **packets)],
         [op("respkt", [slot("i", mine), slot("s", mine)], [slot("i", mine), remote(mine)], **packets)],
-        [op("upkt", [slot("s", other)], [slot("i", other)])],
+        [op("upkt", [slot("s", peer)], [slot("i", peer)])],
     ]
 
 
 def in_groups(rank):
     """Two blocks share each sum, and the copy of what the other GPU made."""
-    mine, other = rank, 1 - rank
+    mine, peer = rank, 1 - rank
     blocks = []
     for part in range(2):
         share = {"tbg_info": {"tb_id": part, "tbg_size": 2}, "channel_type": "memory"}
         blocks += [
-            [op("ppkt", [slot("i", other)], [remote(other)], **share)],
+            [op("ppkt", [slot("i", peer)], [remote(peer)], **share)],
             [op("respkt", [slot("i", mine), slot("s", mine)], [slot("i", mine), remote(mine)], **share)],
-            [op("upkt", [slot("s", other)], [slot("i", other)], **share)],
+            [op("upkt", [slot("s", peer)], [slot("i", peer)], **share)],
         ]
     return blocks
 

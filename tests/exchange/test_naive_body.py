@@ -106,8 +106,8 @@ def first_valid(tree, machine, names, sizes, free):
             yield {}
             return
         for members in itertools.combinations(left, sizes[k]):
-            for rest in extend(k + 1, [site for site in left if site not in members]):
-                yield {names[k]: members, **rest}
+            for extension in extend(k + 1, [site for site in left if site not in members]):
+                yield {names[k]: members, **extension}
 
     return next((m for m in extend(0, free) if check(ground(tree, m), machine).valid), None)  # fmt: skip
 

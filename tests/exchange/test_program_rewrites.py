@@ -31,8 +31,8 @@ def read(text, machine=SWITCH):
 
 def bodies(name, text, machine=SWITCH):
     program = read(text, machine)
-    found = [guarded(candidate, machine) for candidate in REWRITES[name](program, machine)]
-    return [set(candidate.actions) for candidate in found if candidate is not None]
+    rewritten = [guarded(candidate, machine) for candidate in REWRITES[name](program, machine)]
+    return [set(candidate.actions) for candidate in rewritten if candidate is not None]
 
 
 def body(text, preamble, machine=SWITCH):
@@ -108,32 +108,32 @@ def test_insertions_and_deletions_reach_every_program(case):
         naive = build_naive_body(program, machine)
     except ProgramError:
         return
-    for one, other in ((naive, program), (program, naive)):
-        steps = list(path_between(one, other))
-        assert len(steps) == len(set(one.actions) ^ set(other.actions))
+    for first, second in ((naive, program), (program, naive)):
+        steps = list(path_between(first, second))
+        assert len(steps) == len(set(first.actions) ^ set(second.actions))
         assert all(check(step, machine).valid for step in steps)
-        assert set((steps[-1] if steps else one).actions) == set(other.actions)
+        assert set((steps[-1] if steps else first).actions) == set(second.actions)
 
 
 @examples(40)
 @given(machines_and_programs(waits=False), st.data())
 def test_they_reach_any_program_from_any_other(case, data):
     machine, program = case
-    others = [program, program]
+    programs = [program, program]
     for k in range(2):  # two walks of rewrites and insertions lead somewhere else
         for _ in range(data.draw(st.integers(0, 4))):
             name = data.draw(st.sampled_from(sorted(REWRITES)))
-            near = [guarded(found, machine) for found in list(REWRITES[name](others[k], machine))[:6]]
-            near = [found for found in near if found is not None]
+            near = [guarded(candidate, machine) for candidate in list(REWRITES[name](programs[k], machine))[:6]]
+            near = [candidate for candidate in near if candidate is not None]
             if near:
-                others[k] = data.draw(st.sampled_from(near))
-    for one, other in (others, others[::-1]):
-        last = one
-        for step in path_between(one, other):
+                programs[k] = data.draw(st.sampled_from(near))
+    for first, second in (programs, programs[::-1]):
+        last = first
+        for step in path_between(first, second):
             assert len(set(step.actions) ^ set(last.actions)) == 1
             assert check(step, machine).valid
             last = step
-        assert set(last.actions) == set(other.actions)
+        assert set(last.actions) == set(second.actions)
 
 
 @pytest.mark.parametrize(
@@ -149,8 +149,8 @@ def test_all_valid_bodies_hang_together(preamble):
     """Theorem 1 by exhaustion: single insertions and deletions, through valid bodies only, connect all of them."""
     program = read(preamble)
     sites = sorted(
-        {site for one in program.holdings for site in one.sites}
-        | {site for one in program.requirements for site in one.targets}
+        {site for holding in program.holdings for site in holding.sites}
+        | {site for requirement in program.requirements for site in requirement.targets}
     )
     atoms = sorted({atom for holding in program.holdings for atom in holding.aggregate})
     names = [(atom,) for atom in atoms] + [tuple(atoms)] * (len(atoms) > 1)
@@ -168,8 +168,8 @@ def test_all_valid_bodies_hang_together(preamble):
         now = dataclasses.replace(program, actions=border.pop())
         near = [insert(now, action) for action in possible if action not in now.actions]
         near += [delete(now, action) for action in now.actions]
-        for found in near:
-            if found is not None and (body := tuple(sorted(found.actions))) not in reached:
+        for candidate in near:
+            if candidate is not None and (body := tuple(sorted(candidate.actions))) not in reached:
                 reached.add(body)
                 border.append(body)
     assert reached == valid
@@ -201,10 +201,10 @@ def test_insert_and_delete_are_guarded():
 def test_local_search_leaves_the_bridge():
     naive = build_naive_body(read("IN: A @ 0\nOUT: A @ 4, 5, 6, 7", MESH), MESH)
     before = simulate(naive, MESH).completion_ms
-    found = list(improve_by_rewrites(naive, MESH, 0, 300, lambda: False))
-    times = [simulate(candidate, MESH).completion_ms for candidate in found]
+    improved = list(improve_by_rewrites(naive, MESH, 0, 300, lambda: False))
+    times = [simulate(candidate, MESH).completion_ms for candidate in improved]
     assert times == sorted(times, reverse=True)
     assert times[-1] < before / 3
-    assert all(check(candidate, MESH).valid for candidate in found)
-    assert found == list(improve_by_rewrites(naive, MESH, 0, 300, lambda: False))
-    assert dataclasses.replace(found[-1], actions=()) == dataclasses.replace(naive, actions=())
+    assert all(check(candidate, MESH).valid for candidate in improved)
+    assert improved == list(improve_by_rewrites(naive, MESH, 0, 300, lambda: False))
+    assert dataclasses.replace(improved[-1], actions=()) == dataclasses.replace(naive, actions=())

@@ -25,8 +25,8 @@ def propose(*proposers):
     """With proposals alone: no packing is good enough to be routed."""
     said = []
 
-    def progress(what, best):
-        said.append(what)
+    def progress(message, best):
+        said.append(message)
 
     return synthesize(
         PREAMBLE, MACHINE, SynthesisOptions(max_packed_ms=0.0), proposers=proposers, progress=progress
@@ -36,10 +36,10 @@ def propose(*proposers):
 def test_a_split_proposal_is_taken():
     program, splits = read_candidate(SPLIT, PREAMBLE, MACHINE)
     assert splits == {"A": 2, "B": 2}
-    found, said = propose(TextProposer(SWAP + "\n---\n" + SPLIT))
+    proposed, said = propose(TextProposer(SWAP + "\n---\n" + SPLIT))
     assert "proposal" in said
-    assert found.program == program
-    assert found.splits == splits
+    assert proposed.program == program
+    assert proposed.splits == splits
 
 
 @pytest.mark.parametrize(
@@ -60,9 +60,9 @@ def test_a_split_proposal_is_taken():
     ],
 )
 def test_hostile_replies_harm_nothing(text):
-    found, _ = propose(TextProposer(text))
-    assert found.completion_ms == found.naive_ms
-    assert found.splits == {}
+    proposed, _ = propose(TextProposer(text))
+    assert proposed.completion_ms == proposed.naive_ms
+    assert proposed.splits == {}
 
 
 def test_a_command_reads_the_preamble_and_writes_programs():
@@ -73,9 +73,9 @@ def test_a_command_reads_the_preamble_and_writes_programs():
     assert read_candidate(reply, PREAMBLE, MACHINE)[1] == {}
     assert command.propose(make_request(1)) is None
     assert read_candidate("A @ 0 -> 1; B @ 1 -> 0; A+B @ 0, 1", PREAMBLE, MACHINE)[0].holdings == PREAMBLE.holdings
-    found, said = propose(command)
-    assert not [what for what in said if "refused" in what]
-    assert found.completion_ms == found.naive_ms
+    proposed, said = propose(command)
+    assert not [message for message in said if "refused" in message]
+    assert proposed.completion_ms == proposed.naive_ms
 
 
 def test_a_command_is_told_what_came_of_its_answers_as_long_as_it_asks(tmp_path):
@@ -90,18 +90,18 @@ print(["A @ 0 -> 1\\n--- again", pathlib.Path(sys.argv[2]).read_text() + "--- ag
     rounds, split = tmp_path / "rounds", tmp_path / "split.exprog"
     rounds.mkdir()
     split.write_text(SPLIT)
-    found, said = propose(CommandProposer((sys.executable, "-c", program, str(rounds), str(split))))
+    proposed, said = propose(CommandProposer((sys.executable, "-c", program, str(rounds), str(split))))
     assert [line.partition(":")[0] for line in said if line.startswith("proposal 1.")] == [
         "proposal 1.1", "proposal 1.2", "proposal 1.3"
     ]  # fmt: skip
     first, second, third = ((rounds / str(number)).read_text() for number in range(3))
     assert read_preamble(first, "request", MACHINE) == PREAMBLE
     assert "# The machine dgx-h100 has sites 0 to 7" in first
-    assert f"# The best program so far, takes {found.naive_ms:.3f} ms:" in first
+    assert f"# The best program so far, takes {proposed.naive_ms:.3f} ms:" in first
     assert "# No program takes less than" in first
     assert "# Its outcome: not valid: A+B is required at site" in second
-    assert f"# The best program so far, which splits atoms, takes {found.completion_ms:.3f} ms:" in third
-    assert found.splits == {"A": 2, "B": 2}
+    assert f"# The best program so far, which splits atoms, takes {proposed.completion_ms:.3f} ms:" in third
+    assert proposed.splits == {"A": 2, "B": 2}
 
 
 def test_an_answer_counts_although_a_process_that_the_command_started_keeps_the_pipe_open(tmp_path):
@@ -133,31 +133,31 @@ def test_an_answer_counts_although_a_process_that_the_command_started_keeps_the_
 )
 def test_commands_that_fail_are_left_out(arguments, seconds, reason):
     begin = time.monotonic()
-    found, said = propose(CommandProposer(arguments, seconds=seconds))
+    proposed, said = propose(CommandProposer(arguments, seconds=seconds))
     assert time.monotonic() - begin < 25  # nobody waits for one who sleeps
-    assert any(reason in what for what in said)
-    assert found.completion_ms == found.naive_ms
+    assert any(reason in message for message in said)
+    assert proposed.completion_ms == proposed.naive_ms
 
 
 def test_every_proposal_gets_a_line_of_printable_characters():
-    found, _ = propose(TextProposer("\x1b[31mA @ 0\n---\n" + BARE + "\n---\n" + SWAP), TextProposer("A" * (1 << 23)))
-    assert [line.split(":")[0] for line in found.proposals] == [
+    proposed, _ = propose(TextProposer("\x1b[31mA @ 0\n---\n" + BARE + "\n---\n" + SWAP), TextProposer("A" * (1 << 23)))
+    assert [line.split(":")[0] for line in proposed.proposals] == [
         "proposal 1.1", "proposal 1.2", "proposal 1.3", "proposer 2"
     ]  # fmt: skip
-    assert all(line.isprintable() and len(line) <= 300 for line in found.proposals)
-    refused, invalid, timed, long = found.proposals
+    assert all(line.isprintable() and len(line) <= 300 for line in proposed.proposals)
+    refused, invalid, timed, long = proposed.proposals
     assert "refused" in refused
     assert "not valid: A+B is required at site 0 and never gets there" in invalid
-    assert timed == f"proposal 1.3: {found.naive_ms:.3f} ms"
+    assert timed == f"proposal 1.3: {proposed.naive_ms:.3f} ms"
     assert "more than" in long
 
 
 def test_rounds_go_on_until_the_proposer_has_no_more_to_say():
-    asked = []
+    requests = []
 
     class Thinking:
         def propose(self, request):
-            asked.append(request)
+            requests.append(request)
             return ["nothing\n---\nsomething", "", "more"][request.round] if request.round < 3 else None
 
     answers = list(consult_proposer(Thinking(), lambda number, answers: make_request(number, answers), str.upper))
@@ -167,7 +167,7 @@ def test_rounds_go_on_until_the_proposer_has_no_more_to_say():
         JudgedCandidate("", "there is no program in this reply"),
         JudgedCandidate("more\n", "MORE\n"),
     ]
-    assert [len(one.answers) for one in asked] == [0, 2, 3, 4]
+    assert [len(request.answers) for request in requests] == [0, 2, 3, 4]
 
 
 def test_texts_without_end_are_refused():

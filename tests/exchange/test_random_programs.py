@@ -97,6 +97,6 @@ def test_a_program_is_a_set(case, random):
     machine, program = case
     shuffled = list(program.actions)
     random.shuffle(shuffled)
-    other = dataclasses.replace(program, actions=tuple(shuffled))
-    first, second = simulate(program, machine), simulate(other, machine)
+    changed = dataclasses.replace(program, actions=tuple(shuffled))
+    first, second = simulate(program, machine), simulate(changed, machine)
     assert {e.action: e.end for e in second.events} == pytest.approx({e.action: e.end for e in first.events}, rel=1e-9)

@@ -24,13 +24,13 @@ from tests.support.property_examples import examples
 @st.composite
 def preambles(draw):
     """Disjoint aggregates of one or two atoms, each at a site, wanted at some sites."""
-    held, wanted = [], []
+    held, needed = [], []
     for number in range(draw(st.integers(1, 4))):
         atoms = [f"X{number}_{part}" for part in range(draw(st.integers(1, 2)))]
         held += [f"{atom} @ {draw(st.integers(0, 7))} (size: 9 MB)" for atom in atoms]
         sites = sorted(draw(st.sets(st.integers(0, 7), min_size=1, max_size=3)))
-        wanted.append(f"{'+'.join(atoms)} @ {', '.join(map(str, sites))}")
-    return f"IN: {'; '.join(held)}\nOUT: {'; '.join(wanted)}"
+        needed.append(f"{'+'.join(atoms)} @ {', '.join(map(str, sites))}")
+    return f"IN: {'; '.join(held)}\nOUT: {'; '.join(needed)}"
 
 
 def routed(text, count):
@@ -68,9 +68,9 @@ def longest_window(demands, chosen, network):
             for resource, time, head, tail in uses_of(route, demand.size / len(routes), network):
                 steps.setdefault(resource, []).append((head, time, tail))
     longest = 0.0
-    for own in steps.values():
-        for head, tail in itertools.product({step[0] for step in own}, {step[2] for step in own}):
-            inside = [time for before, time, after in own if before >= head and after >= tail]
+    for loads in steps.values():
+        for head, tail in itertools.product({step[0] for step in loads}, {step[2] for step in loads}):
+            inside = [time for before, time, after in loads if before >= head and after >= tail]
             longest = max(longest, head + sum(inside) + tail if inside else 0.0)
     return longest
 
@@ -82,10 +82,10 @@ def test_what_pieces_do_is_worked_out_for_all_routes_of_a_pool_at_once(text, cou
     slow = dataclasses.replace(load_machine("dgx-v100"), transfer_latency_us=3.0, kernel_latency_us=7.0)
     network = build_network(slow, None)
     for demand, routes in zip(demands, chosen or (), strict=True):
-        found = RoutePool(routes, network).compute_uses(demand.size / count)
+        uses = RoutePool(routes, network).compute_uses(demand.size / count)
         expected = [(n, *use) for n, route in enumerate(routes) for use in uses_of(route, demand.size / count, network)]
-        assert [*zip(found.route, found.resource, strict=True)] == [row[:2] for row in expected]
-        assert np.column_stack(found[2:]) == pytest.approx(np.array([row[2:] for row in expected]), rel=1e-11)
+        assert [*zip(uses.route, uses.resource, strict=True)] == [row[:2] for row in expected]
+        assert np.column_stack(uses[2:]) == pytest.approx(np.array([row[2:] for row in expected]), rel=1e-11)
 
 
 @examples(30)
@@ -109,8 +109,8 @@ def test_the_longest_windows_are_those_of_brute_force():
     counts = [
         np.array([routes.count(route) for route in pool.routes]) for pool, routes in zip(pools, chosen, strict=True)
     ]
-    found = max(time for time, _ in rounding._Windows(uses).find_longest(counts))
-    assert found == pytest.approx(longest_window(demands, chosen, network))
+    longest = max(time for time, _ in rounding._Windows(uses).find_longest(counts))
+    assert longest == pytest.approx(longest_window(demands, chosen, network))
 
 
 def test_resources_amid_long_routes_are_given_less_to_do():

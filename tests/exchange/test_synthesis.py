@@ -47,12 +47,12 @@ BEST = {
 
 def optimized(text, name, **options):
     machine = load_machine(name).ideal()
-    found = synthesize(read_preamble(text, "p", machine), machine, SynthesisOptions(**options))
-    printed = read_program(print_program(found.program), "p", machine)
+    result = synthesize(read_preamble(text, "p", machine), machine, SynthesisOptions(**options))
+    printed = read_program(print_program(result.program), "p", machine)
     assert check(printed, machine).valid
-    assert simulate(printed, machine).completion_ms == pytest.approx(found.completion_ms, rel=1e-9)
-    assert found.bound.bound_ms * (1 - 1e-9) <= found.completion_ms <= found.naive_ms
-    return found
+    assert simulate(printed, machine).completion_ms == pytest.approx(result.completion_ms, rel=1e-9)
+    assert result.bound.bound_ms * (1 - 1e-9) <= result.completion_ms <= result.naive_ms
+    return result
 
 
 @pytest.mark.sampled(2)
@@ -84,14 +84,14 @@ def test_collectives_on_the_mesh_with_few_actions():
 
 
 def test_all_partitions_of_size_one():
-    found = optimized(PREAMBLE, "dgx-h100", iterations=0)
-    assert found.completion_ms == pytest.approx(2.222 + 0.896 / 8, rel=0.2)
+    result = optimized(PREAMBLE, "dgx-h100", iterations=0)
+    assert result.completion_ms == pytest.approx(2.222 + 0.896 / 8, rel=0.2)
 
 
 def test_the_same_seed_gives_the_same_program():
     text = "IN: A @ 0; B @ 3; C @ 5\nOUT: A+B+C @ 1, 2; B @ 7"
-    one, other = (optimized(text, "dgx-v100", iterations=20, max_actions=200) for _ in range(2))
-    assert one == other
+    first, second = (optimized(text, "dgx-v100", iterations=20, max_actions=200) for _ in range(2))
+    assert first == second
 
 
 def test_a_good_body_is_kept():
@@ -102,46 +102,46 @@ def test_a_good_body_is_kept():
 
 
 def test_what_is_there_already_takes_no_time():
-    found = optimized("IN: A @ 0, 1\nOUT: A @ 1", "dgx-h100")
-    assert found.completion_ms == 0
-    assert found.program.actions == ()
+    result = optimized("IN: A @ 0, 1\nOUT: A @ 1", "dgx-h100")
+    assert result.completion_ms == 0
+    assert result.program.actions == ()
 
 
 def test_names_that_pieces_would_take_are_left_alone():
-    found = optimized("IN: A @ 0; A.1 @ 0\nOUT: A @ 1; A.1 @ 2", "dgx-v100")
-    assert found.splits == {}
+    result = optimized("IN: A @ 0; A.1 @ 0\nOUT: A @ 1; A.1 @ 2", "dgx-v100")
+    assert result.splits == {}
 
 
 def test_an_interrupt_keeps_the_best():
-    def interrupt(what, best):
-        if what == "placing":
+    def interrupt(message, best):
+        if message == "placing":
             raise KeyboardInterrupt
 
     machine = load_machine("dgx-v100").ideal()
     preamble = read_preamble(CUBE_MESH, "p", machine)
-    found = synthesize(preamble, machine, progress=interrupt)
-    assert found.interrupted
-    assert found.completion_ms == found.naive_ms
-    assert check(found.program, machine).valid
+    result = synthesize(preamble, machine, progress=interrupt)
+    assert result.interrupted
+    assert result.completion_ms == result.naive_ms
+    assert check(result.program, machine).valid
 
 
 def test_a_time_limit_that_is_over_gives_a_first_body():
     machine = load_machine("dgx-v100").ideal()
-    found = synthesize(read_preamble(CUBE_MESH, "p", machine), machine, SynthesisOptions(time_limit=1e-9))
-    assert check(found.program, machine).valid
-    assert found.completion_ms < found.naive_ms * 0.6
+    result = synthesize(read_preamble(CUBE_MESH, "p", machine), machine, SynthesisOptions(time_limit=1e-9))
+    assert check(result.program, machine).valid
+    assert result.completion_ms < result.naive_ms * 0.6
 
 
 def test_a_placement_that_is_packed_no_better_is_not_routed():
     machine = load_machine("dgx-v100").ideal()
     preamble = read_preamble(CUBE_MESH, "p", machine)
     options = SynthesisOptions(iterations=0, max_actions=125)
-    found = synthesize(preamble, machine, options)
-    again = synthesize(preamble, machine, dataclasses.replace(options, max_packed_ms=found.packed_ms * 2))
-    given_up = synthesize(preamble, machine, dataclasses.replace(options, max_packed_ms=found.packed_ms / 2))
-    assert again == found
-    assert given_up.packed_ms > found.packed_ms / 2
-    assert found.splits
+    result = synthesize(preamble, machine, options)
+    again = synthesize(preamble, machine, dataclasses.replace(options, max_packed_ms=result.packed_ms * 2))
+    given_up = synthesize(preamble, machine, dataclasses.replace(options, max_packed_ms=result.packed_ms / 2))
+    assert again == result
+    assert given_up.packed_ms > result.packed_ms / 2
+    assert result.splits
     assert not given_up.splits
 
 
@@ -149,8 +149,8 @@ def test_placements_are_compared_until_one_is_as_good_as_bounds_allow(monkeypatc
     """Many memberships of the mesh are equally good, and prices do not tell that others are no better."""
     machine = load_machine("dgx-v100").ideal()
     held = "; ".join(f"A{site} @ {site} (size: 8 MB)" for site in range(8))
-    wanted = "; ".join(f"A{site} @ {'GH'[site % 2]}" for site in range(8))
-    program = read_preamble(f"PARTITIONS: G {{size 4}} H {{size 4}}\nIN: {held}\nOUT: {wanted}", "p", machine)
+    outputs = "; ".join(f"A{site} @ {'GH'[site % 2]}" for site in range(8))
+    program = read_preamble(f"PARTITIONS: G {{size 4}} H {{size 4}}\nIN: {held}\nOUT: {outputs}", "p", machine)
     packed = []
     monkeypatch.setattr(
         placement, "allocate_routes", lambda *arguments: packed.append(allocate_routes(*arguments)) or packed[-1]
@@ -183,10 +183,10 @@ def test_any_preamble_on_any_machine(case, seed):
         naive_ms = simulate(build_naive_body(program, machine), machine).completion_ms
     except ProgramError:
         return  # some requirement is out of reach, directly at least
-    found = synthesize(program, machine, SynthesisOptions(iterations=3, max_actions=60, seed=seed))
-    assert check(found.program, machine).valid
-    assert found.bound.bound_ms * (1 - 1e-9) <= found.completion_ms <= naive_ms
-    assert found.completion_ms == pytest.approx(simulate(found.program, machine).completion_ms)
+    result = synthesize(program, machine, SynthesisOptions(iterations=3, max_actions=60, seed=seed))
+    assert check(result.program, machine).valid
+    assert result.bound.bound_ms * (1 - 1e-9) <= result.completion_ms <= naive_ms
+    assert result.completion_ms == pytest.approx(simulate(result.program, machine).completion_ms)
 
 
 def test_the_driver_never_returns_an_invalid_candidate():

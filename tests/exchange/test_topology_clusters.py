@@ -86,9 +86,9 @@ def test_grown_routes_meet_their_demands_and_cost_little_more_than_the_cheapest(
                 held.add((step.parts, step.destination))
             assert held.issuperset(((1 << len(shape.holders)) - 1, target) for target in shape.targets)
         best, _ = find_cheapest_routes(shape, prices)
-        found = min(prices.compute_cost(compute_load(route, network)) for route in routes)
+        cheapest = min(prices.compute_cost(compute_load(route, network)) for route in routes)
         assert best <= prices.compute_cost(compute_load(routes[0], network)) * 1.02  # prices of hops are left out
-        ratios.append(found / best if best else 1.0)
+        ratios.append(cheapest / best if best else 1.0)
     assert max(ratios) < 2
     assert sum(ratios) / len(ratios) < 1.25
 
@@ -112,16 +112,16 @@ def test_a_grown_multicast_enters_every_node_once():
 @pytest.mark.parametrize(("name", "most"), [("allgather", 1.08), ("all-to-all", 1.001)])
 def test_collectives_of_two_nodes_come_near_their_bounds(name, most):
     machine = load_machine("dgx-h100x2").ideal()
-    found = synthesize(COLLECTIVES[name], machine, SynthesisOptions(iterations=0, max_actions=500))
-    assert check(found.program, machine).valid
-    assert verify(found.bound, COLLECTIVES[name], machine)
-    assert found.completion_ms <= found.bound.bound_ms * most
+    result = synthesize(COLLECTIVES[name], machine, SynthesisOptions(iterations=0, max_actions=500))
+    assert check(result.program, machine).valid
+    assert verify(result.bound, COLLECTIVES[name], machine)
+    assert result.completion_ms <= result.bound.bound_ms * most
 
 
 @pytest.mark.slow
 @pytest.mark.parametrize("name", COLLECTIVES)
 def test_collectives_of_two_nodes_come_nearer_with_more_actions(name):
     machine = load_machine("dgx-h100x2").ideal()
-    found = synthesize(COLLECTIVES[name], machine)
-    assert check(found.program, machine).valid
-    assert found.completion_ms <= found.bound.bound_ms * 1.08
+    result = synthesize(COLLECTIVES[name], machine)
+    assert check(result.program, machine).valid
+    assert result.completion_ms <= result.bound.bound_ms * 1.08

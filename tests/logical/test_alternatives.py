@@ -20,22 +20,24 @@ def test_whole_plan_with_one_choice_replaced(seed, selector):
     plan = optimize(graph, 6, selector, seed)
     chosen = {choice.node: choice.candidate.spec for choice in plan.choices}
     for node in graph.nodes:
-        found = list_alternatives(plan, node.name)
+        alternatives = list_alternatives(plan, node.name)
         expected = []
         for request, spec in specs(node.operator, 6):
             replaced = chosen | {node.name: spec}
-            own = {n.name: replaced[n.name] for n in graph.nodes}
-            expected.append((rank_of_plan(graph, own)[0], request))
-            one = next(one for one in found if one.candidate.intervals == request)
-            touching = sum(size for size, _ in repartitions(graph, own))
-            away = sum(size for size, _ in repartitions(graph, {k: v for k, v in own.items() if k != node.name}))
-            assert one.repartition + one.handover == touching - away
-        assert [(one.total_cost, one.candidate.intervals) for one in found] == sorted(expected)
+            cuts = {n.name: replaced[n.name] for n in graph.nodes}
+            expected.append((rank_of_plan(graph, cuts)[0], request))
+            alternative = next(candidate for candidate in alternatives if candidate.candidate.intervals == request)
+            touching = sum(size for size, _ in repartitions(graph, cuts))
+            away = sum(size for size, _ in repartitions(graph, {k: v for k, v in cuts.items() if k != node.name}))
+            assert alternative.repartition + alternative.handover == touching - away
+        assert [(alternative.total_cost, alternative.candidate.intervals) for alternative in alternatives] == sorted(
+            expected
+        )
         second = find_next_best(plan, node.name)
-        others = [entry for entry in sorted(expected) if entry[1] != chosen_intervals(plan, node.name)]
-        assert (second and (second.total_cost, second.candidate.intervals)) == (others[0] if others else None)
+        rejected = [entry for entry in sorted(expected) if entry[1] != chosen_intervals(plan, node.name)]
+        assert (second and (second.total_cost, second.candidate.intervals)) == (rejected[0] if rejected else None)
         if selector == "eindecomp":
-            assert found[0].total_cost == plan.total_cost
+            assert alternatives[0].total_cost == plan.total_cost
 
 
 def chosen_intervals(plan, name):
@@ -56,10 +58,13 @@ def test_a_choice_beyond_the_papers_candidates_is_among_the_alternatives():
     plan = optimize(builder.graph(*builder.apply(toy("ij -> ij", i=4, j=6), h)), 4)
     (first, second), node = plan.choices, plan.graph.nodes[1]
     for candidate in (build_candidates(node.operator, (1, 1), 4)[0], build_candidates(node.operator, (1, 2))[0]):
-        other = replace(plan, choices=(first, Choice(second.node, candidate, 24)))
-        found = list_alternatives(other, second.node)
-        assert len(found) == 1 + len(enumerate_candidates(node.operator, 4))
-        assert next(one for one in found if one.candidate == candidate).total_cost == other.total_cost
-        best = find_next_best(other, second.node)
+        changed = replace(plan, choices=(first, Choice(second.node, candidate, 24)))
+        alternatives = list_alternatives(changed, second.node)
+        assert len(alternatives) == 1 + len(enumerate_candidates(node.operator, 4))
+        assert (
+            next(alternative for alternative in alternatives if alternative.candidate == candidate).total_cost
+            == changed.total_cost
+        )
+        best = find_next_best(changed, second.node)
         assert best is not None
         assert (best.total_cost, best.candidate) == (plan.total_cost, second.candidate)

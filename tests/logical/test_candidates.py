@@ -50,16 +50,16 @@ def toys(draw):
 @given(toys(), st.integers(1, 72))
 @examples(60)
 def test_equals_an_independent_enumeration(operator, sites):
-    found, expected = enumerate_candidates(operator, sites), specs(operator, sites)
-    assert [one.intervals for one in found] == [request for request, _ in expected]
-    for one, (_, spec) in zip(found, expected, strict=True):
-        assert one.spec == spec
-        assert one.join + one.aggregation == own_cost(spec)
-        assert one.join == sum(block.size for f in spec.functions for block in f.inputs)
+    candidates, expected = enumerate_candidates(operator, sites), specs(operator, sites)
+    assert [candidate.intervals for candidate in candidates] == [request for request, _ in expected]
+    for offered, (_, spec) in zip(candidates, expected, strict=True):
+        assert offered.spec == spec
+        assert offered.join + offered.aggregation == own_cost(spec)
+        assert offered.join == sum(block.size for f in spec.functions for block in f.inputs)
         reads, writes = zip(*((f.inputs, f.outputs) for f in spec.functions), strict=True)
-        assert one.input_tilings == tuple(map(build_tiling, zip(*reads, strict=True)))
-        assert one.output_tilings == tuple(map(build_tiling, zip(*writes, strict=True)))
-        for desc, tiling in zip(operator.outputs, one.output_tilings, strict=True):
+        assert offered.input_tilings == tuple(map(build_tiling, zip(*reads, strict=True)))
+        assert offered.output_tilings == tuple(map(build_tiling, zip(*writes, strict=True)))
+        for desc, tiling in zip(operator.outputs, offered.output_tilings, strict=True):
             assert find_tiling_fault(desc.type, tiling) is None
 
 
@@ -82,51 +82,53 @@ def offer_by_definition(operator, sites):
 @given(toys(), st.integers(1, 12))
 @examples(60)
 def test_the_flexible_offer_equals_its_definition(operator, sites):
-    strict, found = enumerate_candidates(operator, sites), enumerate_flexible_candidates(operator, sites)
+    strict, flexible = enumerate_candidates(operator, sites), enumerate_flexible_candidates(operator, sites)
     used, expected = offer_by_definition(operator, sites)
-    assert found[: len(strict)] == strict
-    assert len(found) <= max(4 * len(strict), len(strict) + candidates_module.MIN_EXTRA[0])
+    assert flexible[: len(strict)] == strict
+    assert len(flexible) <= max(4 * len(strict), len(strict) + candidates_module.MIN_EXTRA[0])
     by_counts = {}
-    for one in found:
-        counts = tuple(map(len, one.intervals))
-        by_counts.setdefault((prod(counts), counts), set()).add(one.replicas)
-        assert one == build_candidates(operator, counts, one.replicas)[0]
-        assert one.functions == one.spec.functions * one.replicas
-        assert one.join == sum(block.size for f in one.functions for block in f.inputs)
-        assert one.replicas == 1 or one.aggregation == 0
-    assert len(found) == sum(map(len, by_counts.values()))
+    for candidate in flexible:
+        counts = tuple(map(len, candidate.intervals))
+        by_counts.setdefault((prod(counts), counts), set()).add(candidate.replicas)
+        assert candidate == build_candidates(operator, counts, candidate.replicas)[0]
+        assert candidate.functions == candidate.spec.functions * candidate.replicas
+        assert candidate.join == sum(block.size for f in candidate.functions for block in f.inputs)
+        assert candidate.replicas == 1 or candidate.aggregation == 0
+    assert len(flexible) == sum(map(len, by_counts.values()))
     assert all(expected[key] == replicas for key, replicas in by_counts.items())
     # of a number of function specifications, all cuts are there or none; and all that should be there, if there is room
     numbers = {functions for functions, _ in by_counts}
     assert by_counts.keys() == {key for key in expected if key[0] in numbers}
     ways = Counter(functions for functions, _ in expected)
-    wanted = {1, sites // 2, (sites + 1) // 2, used}
-    wanted |= {n for n in ways if used % n == 0 or sites % n == 0 or n in (2, 4, 8) or ways[n] > ways[used]}
-    assert numbers <= wanted
-    extra = sum(len(replicas) for (n, _), replicas in expected.items() if n in wanted) - len(strict)
+    sizes = {1, sites // 2, (sites + 1) // 2, used}
+    sizes |= {n for n in ways if used % n == 0 or sites % n == 0 or n in (2, 4, 8) or ways[n] > ways[used]}
+    assert numbers <= sizes
+    extra = sum(len(replicas) for (n, _), replicas in expected.items() if n in sizes) - len(strict)
     if extra <= candidates_module.MIN_EXTRA[0]:
-        assert numbers == wanted & ways.keys()
+        assert numbers == sizes & ways.keys()
 
 
 def test_the_offer_on_eight_sites():
     matmul = toy("ij jk -> ik", i=64, j=64, k=64)
-    found = enumerate_flexible_candidates(matmul, 8)
-    assert Counter((len(one.spec.functions), one.replicas) for one in found) == {
+    candidates = enumerate_flexible_candidates(matmul, 8)
+    assert Counter((len(candidate.spec.functions), candidate.replicas) for candidate in candidates) == {
         (8, 1): 10, (4, 1): 6, (4, 2): 3, (2, 1): 3, (2, 4): 2, (1, 1): 1, (1, 8): 1,
     }  # fmt: skip
     alone = enumerate_flexible_candidates(matmul, 8, replicated=False)
     everywhere = enumerate_flexible_candidates(matmul, 8, fewer=False)
-    assert [one for one in found if one.replicas == 1] == list(alone)
-    assert [one for one in found if one.replicas > 1 or len(one.functions) == 8 == len(one.spec.functions)] == list(
-        everywhere
-    )
-    assert found[-1].replicas == 8
+    assert [candidate for candidate in candidates if candidate.replicas == 1] == list(alone)
+    assert [
+        candidate
+        for candidate in candidates
+        if candidate.replicas > 1 or len(candidate.functions) == 8 == len(candidate.spec.functions)
+    ] == list(everywhere)
+    assert candidates[-1].replicas == 8
     assert len(enumerate_flexible_candidates(matmul, 72)) <= 3 * len(enumerate_candidates(matmul, 72))
 
 
 def test_what_is_cut_too_little_may_be_computed_on_all_sites():
-    found = enumerate_flexible_candidates(toy("ij -> ij", i=3, j=1), 8)
-    assert [(len(one.spec.functions), one.replicas) for one in found] == [
+    candidates = enumerate_flexible_candidates(toy("ij -> ij", i=3, j=1), 8)
+    assert [(len(candidate.spec.functions), candidate.replicas) for candidate in candidates] == [
         (3, 1),
         (3, 2),
         (2, 1),
@@ -140,7 +142,7 @@ def test_choices_among_floats_are_made_once():
     """Replicas may round differently, so that a comparison could come out differently on two sites."""
     floats, numbers = (TensorDesc(("i",), (8,), dtype) for dtype in (DType.F32, DType.I64))
     ranked = call("topk", [floats, 1, "i"], {})
-    assert all(one.replicas == 1 for one in enumerate_flexible_candidates(ranked, 4))
+    assert all(candidate.replicas == 1 for candidate in enumerate_flexible_candidates(ranked, 4))
     with pytest.raises(ValueError, match="several sites"):
         build_candidates(ranked, (1,), 4)[0]
     shifted = call("add", [numbers, numbers], {})
@@ -155,13 +157,13 @@ def test_partial_copies_are_not_replicated():
 @pytest.mark.parametrize("sites", range(1, 73))
 def test_every_number_of_sites(sites):
     operator = toy("ij jk -> ik", {"k": (5, 9)}, i=7, j=100, k=13)
-    found = enumerate_candidates(operator, sites)
-    used = {len(one.spec.functions) for one in found}
+    candidates = enumerate_candidates(operator, sites)
+    used = {len(candidate.spec.functions) for candidate in candidates}
     reachable = max(a * b * c for a in range(1, 8) for b in range(1, 101) for c in range(1, 4) if a * b * c <= sites)
     assert used == {reachable}
-    assert [one.intervals for one in found] == sorted(one.intervals for one in found)
-    for one in found:
-        for index, intervals in zip(operator.indices, one.intervals, strict=True):
+    assert [candidate.intervals for candidate in candidates] == sorted(candidate.intervals for candidate in candidates)
+    for offered in candidates:
+        for index, intervals in zip(operator.indices, offered.intervals, strict=True):
             assert intervals[0][0] == 0
             assert intervals[-1][1] == index.extent
             if index.cuts is None:
@@ -174,8 +176,8 @@ def test_every_number_of_sites(sites):
     [((2, 2), 7, 4), ((1, 3), 7, 3), ((5, 5), 11, 10), ((5, 1), 71, 5), ((1, 1), 8, 1), ((71, 2), 71, 71)],
 )
 def test_idle_sites(extents, sites, used):
-    found = enumerate_candidates(toy("ij -> ij", i=extents[0], j=extents[1]), sites)
-    assert {prod(map(len, one.intervals)) for one in found} == {used}
+    candidates = enumerate_candidates(toy("ij -> ij", i=extents[0], j=extents[1]), sites)
+    assert {prod(map(len, candidate.intervals)) for candidate in candidates} == {used}
 
 
 def test_no_shardable_index():
@@ -187,45 +189,45 @@ def test_no_shardable_index():
 
 
 def test_lexicographic_order_is_that_of_the_intervals():
-    found = enumerate_candidates(toy("ij -> ij", i=8, j=8), 4)
-    assert [tuple(map(len, one.intervals)) for one in found] == [(4, 1), (2, 2), (1, 4)]
+    candidates = enumerate_candidates(toy("ij -> ij", i=8, j=8), 4)
+    assert [tuple(map(len, candidate.intervals)) for candidate in candidates] == [(4, 1), (2, 2), (1, 4)]
 
 
 def test_listed_cuts_are_the_only_bounds():
-    found = enumerate_candidates(toy("ij -> ij", {"i": (1024, 2560)}, i=4096, j=3), 3)
-    bounds = {interval for one in found for interval in one.intervals[0]}
+    candidates = enumerate_candidates(toy("ij -> ij", {"i": (1024, 2560)}, i=4096, j=3), 3)
+    bounds = {interval for candidate in candidates for interval in candidate.intervals[0]}
     assert bounds == {(0, 4096), (0, 1024), (1024, 2560), (2560, 4096)}
 
 
 def test_tilings_are_interned_and_equal_operators_share():
     operator = toy("ij hdj -> hid", h=16, i=16, d=16, j=16)
-    found = enumerate_candidates(operator, 16)
-    tilings = [one.input_tilings[0] for one in found]
+    candidates = enumerate_candidates(operator, 16)
+    tilings = [candidate.input_tilings[0] for candidate in candidates]
     assert len({id(tiling) for tiling in tilings}) == len(set(tilings)) < len(tilings)
-    assert enumerate_candidates(replace(operator), 16) is found
+    assert enumerate_candidates(replace(operator), 16) is candidates
 
 
 def test_a_high_rank_is_complete():
     """12 indices of extent 4 over 8 sites: 4 x 2 in either order on any two, or 2 x 2 x 2 on any three."""
     names = "abcdefghijkl"
-    found = enumerate_candidates(toy(f"{names} -> {names}", **dict.fromkeys(names, 4)), 8)
-    assert len({one.intervals for one in found}) == len(found) == 12 * 11 + 12 * 11 * 10 // 6
+    candidates = enumerate_candidates(toy(f"{names} -> {names}", **dict.fromkeys(names, 4)), 8)
+    assert len({candidate.intervals for candidate in candidates}) == len(candidates) == 12 * 11 + 12 * 11 * 10 // 6
 
 
 def test_an_absurd_rank_is_bounded(monkeypatch):
     monkeypatch.setattr(candidates_module, "MAX_BOUNDS", 1 << 16)
     names = "abcdefghijklmnopqrstuvwxyz"
-    found = enumerate_candidates(toy(f"{names} -> {names}", **dict.fromkeys(names, 2)), 64)
-    assert len(found) == (1 << 16) // (64 * 52)
-    assert {len(one.spec.functions) for one in found} == {64}
+    candidates = enumerate_candidates(toy(f"{names} -> {names}", **dict.fromkeys(names, 2)), 64)
+    assert len(candidates) == (1 << 16) // (64 * 52)
+    assert {len(candidate.spec.functions) for candidate in candidates} == {64}
 
 
 # ---- operators that break the contract ----
 
 
-def _replace(spec, which, **changes):
+def _replace(spec, position, **changes):
     functions = list(spec.functions)
-    functions[which] = replace(functions[which], **changes)
+    functions[position] = replace(functions[position], **changes)
     return JoinAggSpec(tuple(functions))
 
 
@@ -248,13 +250,13 @@ SPOILS = {
 @pytest.mark.parametrize("kind", SPOILS)
 def test_every_broken_spec_is_refused(kind):
     spoil, words = SPOILS[kind]
-    whole = toy("ij jk -> ik", i=8, j=9, k=10)
-    for request, _ in specs(whole, 6):
+    product = toy("ij jk -> ik", i=8, j=9, k=10)
+    for request, _ in specs(product, 6):
         # Only this one request is answered wrongly: every spec must be checked, not the first or the chosen one.
-        def only_here(spec, request=request, good=whole):
+        def only_here(spec, request=request, good=product):
             return spoil(spec) if spec == good.build_spec(request) else spec
 
-        operator = Broken(whole.equation, whole.extents, only_here)
+        operator = Broken(product.equation, product.extents, only_here)
         with pytest.raises(InternalError) as caught:
             enumerate_candidates(operator, 6)
         message = caught.value.render()

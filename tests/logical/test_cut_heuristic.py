@@ -51,10 +51,10 @@ def test_equals_the_reference(seed):
     for sites in (2, 6):
         problem = build_problem(graph, sites)
         expected = reference(graph, sites)
-        found = {
+        solutions = {
             n.name: o[c].spec for n, o, c in zip(graph.nodes, problem.candidates, choose_by_cuts(problem), strict=True)
         }
-        assert found == expected
+        assert solutions == expected
         assert optimize(graph, sites).cut_cost == rank_of_plan(graph, expected)[0]
 
 
@@ -67,10 +67,10 @@ def test_trees_by_hand():
     (n3,) = builder.apply(toy("ij -> ij", i=4, j=4), n1)
     (n4,) = builder.apply(toy("ij ij -> ij", i=4, j=4), n2, n3)
     (n5,) = builder.apply(toy("ij ij -> ij", i=4, j=4), n4, n4)  # one consumer, twice: stays in its tree
-    whole, rows = builder.apply(toy("ij -> ij i", i=4, j=4), n5)  # both outputs to one consumer: the same
-    (n7,) = builder.apply(toy("ij i -> ij", i=4, j=4), whole, rows)
-    whole, rows = builder.apply(toy("ij -> ij i", i=4, j=4), a)  # outputs to two consumers: cut
-    (n9,) = builder.apply(toy("ij -> ij", i=4, j=4), whole)
+    diagonal, rows = builder.apply(toy("ij -> ij i", i=4, j=4), n5)  # both outputs to one consumer: the same
+    (n7,) = builder.apply(toy("ij i -> ij", i=4, j=4), diagonal, rows)
+    diagonal, rows = builder.apply(toy("ij -> ij i", i=4, j=4), a)  # outputs to two consumers: cut
+    (n9,) = builder.apply(toy("ij -> ij", i=4, j=4), diagonal)
     (n10,) = builder.apply(toy("i -> i", i=4), rows)
     problem = build_problem(builder.graph(n7, n9, n10), 2)
     assert cut_into_trees(problem) == [[2, 3, 4, 5, 6, 7], [0, 1], [8], [9], [10]]

@@ -40,9 +40,13 @@ def random_model(rng, dtype, scale=1, most=6, domain=4):
 
 
 def value(costs, tables, assignment):
-    own = sum(int(cost[v]) for cost, v in zip(costs, assignment, strict=True))
-    return own + sum(
-        int(table.costs[tuple(own[assignment[v]] for v, own in zip(table.variables, table.classes, strict=True))])
+    total = sum(int(cost[v]) for cost, v in zip(costs, assignment, strict=True))
+    return total + sum(
+        int(
+            table.costs[
+                tuple(class_of[assignment[v]] for v, class_of in zip(table.variables, table.classes, strict=True))
+            ]
+        )
         for table in tables
     )
 
@@ -105,8 +109,8 @@ def test_long_chain_of_ties_equals_a_forward_search():
         togo = [[0] * 3 for _ in range(60)]
         for v in reversed(range(60)):
             for x in range(3):
-                rest = 0 if v == 59 else min(_step(links[v], x, y) + togo[v + 1][y] for y in range(3))
-                togo[v][x] = int(costs[v][x]) + rest
+                remaining = 0 if v == 59 else min(_step(links[v], x, y) + togo[v + 1][y] for y in range(3))
+                togo[v][x] = int(costs[v][x]) + remaining
         path: list[int] = []
         for v in range(60):
             scores = [togo[v][x] + (_step(links[v - 1], path[-1], x) if path else 0) for x in range(3)]
@@ -147,7 +151,7 @@ def test_narrow_order_counts_the_tables(seed):
 def test_least_differences_in_one_go_and_row_by_row(monkeypatch, most):
     monkeypatch.setattr(minsum, "MAX_COMPARISONS_AT_ONCE", most)
     rows = np.random.default_rng(4).integers(-50, 50, (5, 3))
-    expected = [[min(int(a) - int(b) for a, b in zip(one, other, strict=True)) for other in rows] for one in rows]
+    expected = [[min(int(a) - int(b) for a, b in zip(first, second, strict=True)) for second in rows] for first in rows]
     assert minsum._find_least_differences(rows).tolist() == expected
 
 

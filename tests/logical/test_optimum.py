@@ -175,8 +175,8 @@ def test_inputs_and_weights_never_pay():
 
 def test_a_tensor_read_twice_by_one_node_pays_twice():
     builder = Builder()
-    (made,) = builder.apply(toy("ij -> ij", {"j": ()}, i=8, j=8), builder.input("x", 8, 8))
-    plan = agrees(builder.graph(*builder.apply(toy("ij ij -> ij", {"i": ()}, i=8, j=8), made, made)), 2)
+    (total,) = builder.apply(toy("ij -> ij", {"j": ()}, i=8, j=8), builder.input("x", 8, 8))
+    plan = agrees(builder.graph(*builder.apply(toy("ij ij -> ij", {"i": ()}, i=8, j=8), total, total)), 2)
     assert plan.choices[1].repartition == 128
 
 
@@ -184,8 +184,8 @@ def test_several_outputs_to_one_consumer():
     """The producer's tilings of its outputs must come from one candidate."""
     builder = Builder()
     x = builder.input("x", 12, 10)
-    whole, rows, columns = builder.apply(toy("ij -> ij i j", i=12, j=10), x)
-    (out,) = builder.apply(toy("ij i j -> ij", {"i": (3, 6), "j": (5,)}, i=12, j=10), whole, rows, columns)
+    diagonal, rows, columns = builder.apply(toy("ij -> ij i j", i=12, j=10), x)
+    (out,) = builder.apply(toy("ij i j -> ij", {"i": (3, 6), "j": (5,)}, i=12, j=10), diagonal, rows, columns)
     for sites in (2, 3, 4, 6):
         plan = agrees(builder.graph(out), sites)
         assert plan.cut_cost == plan.total_cost
@@ -193,8 +193,8 @@ def test_several_outputs_to_one_consumer():
 
 def test_several_outputs_to_several_consumers():
     builder = Builder()
-    whole, rows = builder.apply(toy("ij -> ij i", i=12, j=10), builder.input("x", 12, 10))
-    (left,) = builder.apply(toy("ij -> ij", {"i": ()}, i=12, j=10), whole)
+    diagonal, rows = builder.apply(toy("ij -> ij i", i=12, j=10), builder.input("x", 12, 10))
+    (left,) = builder.apply(toy("ij -> ij", {"i": ()}, i=12, j=10), diagonal)
     (right,) = builder.apply(toy("i -> i", i=12), rows)
     (out,) = builder.apply(toy("ij i -> ij", i=12, j=10), left, right)
     for sites in (2, 4, 5):
@@ -269,11 +269,11 @@ def test_falls_back_to_the_cut_heuristic(monkeypatch):
 def test_a_dense_graph_is_bounded():
     """Every node reads all nodes before it: no order is narrow, and the heuristic must answer in time."""
     builder = Builder()
-    made = [builder.input("x", 720, 720)]
+    tensors = [builder.input("x", 720, 720)]
     for _ in range(8):
-        made += builder.apply(toy(" ".join(["ij"] * len(made)) + " -> ij", i=720, j=720), *made)
-        made += builder.apply(toy("ij -> ji", i=720, j=720), made[-1])
-    plan = optimize(builder.graph(made[-1]), 72)
+        tensors += builder.apply(toy(" ".join(["ij"] * len(tensors)) + " -> ij", i=720, j=720), *tensors)
+        tensors += builder.apply(toy("ij -> ji", i=720, j=720), tensors[-1])
+    plan = optimize(builder.graph(tensors[-1]), 72)
     assert plan.total_cost == rank_of_plan(plan.graph, chosen_specs(plan))[0]
     assert plan.exact or plan.total_cost == plan.cut_cost
 

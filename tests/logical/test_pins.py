@@ -57,36 +57,40 @@ def cuts(plan):
 @pytest.mark.parametrize("selector", COST_SELECTORS)
 def test_every_selector_keeps_to_pins(selector):
     pins = pin_all("layer.*.up=f/2,n/2", "layer.0.act = n/2 , f/2", "layer.1.act=whole", "y=replicated")
-    own = cuts(optimize(read(), 4, selector, pins=pins))
-    assert own["layer.0.up"] == own["layer.1.up"] == own["layer.0.act"] == {"n": 2, "f": 2}
-    assert own["layer.1.act"] == {}
-    assert own["y"] == {"replicas": 4}
+    chosen = cuts(optimize(read(), 4, selector, pins=pins))
+    assert chosen["layer.0.up"] == chosen["layer.1.up"] == chosen["layer.0.act"] == {"n": 2, "f": 2}
+    assert chosen["layer.1.act"] == {}
+    assert chosen["y"] == {"replicas": 4}
 
 
 def test_the_rest_is_optimized_around_pins():
     """The cheapest of all plans that are cut as the pins say, by enumeration."""
     graph = read()
-    wanted = {"layer.0.down": {"f": 4}, "layer.1.up": {"n": 2, "f": 2}}
+    pinned = {"layer.0.down": {"f": 4}, "layer.1.up": {"n": 2, "f": 2}}
     pins = pin_all("layer.0.down=f/4", "*.1.up=n/2,f/2")
     everything = build_problem(graph, 4)
     allowed = [
-        [c for c, one in enumerate(options) if describe(one, node) == wanted.get(node.name, describe(one, node))]
+        [
+            c
+            for c, option in enumerate(options)
+            if describe(option, node) == pinned.get(node.name, describe(option, node))
+        ]
         for node, options in zip(graph.nodes, everything.candidates, strict=True)
     ]
     best = min(map(everything.cost, product(*allowed)))
     free, plan = optimize(graph, 4), optimize(graph, 4, pins=pins)
     assert plan.exact
     assert plan.total_cost == best > free.total_cost
-    own = cuts(plan)
-    assert {name: own[name] for name in wanted} == wanted
+    chosen = cuts(plan)
+    assert {name: chosen[name] for name in pinned} == pinned
 
 
 def test_an_open_pin_leaves_the_other_indices_open():
     graph, pins = read(), pin_all("layer.1.down=d/2,...")
     node = next(node for node in graph.nodes if node.name == "layer.1.down")
     problem = build_problem(graph, 4, pins=pins)
-    found = [describe(one, node) for one in problem.candidates[graph.nodes.index(node)]]
-    assert sorted(found, key=str) == [{"d": 2, "f": 2}, {"n": 2, "d": 2}]
+    described = [describe(candidate, node) for candidate in problem.candidates[graph.nodes.index(node)]]
+    assert sorted(described, key=str) == [{"d": 2, "f": 2}, {"n": 2, "d": 2}]
 
 
 @pytest.mark.parametrize("text", ["layer.*.up=n/3,...", "layer.*.up=n/2,...", "y=k/3,replicas/2,...", "*=..."])
@@ -95,20 +99,20 @@ def test_larger_offers_have_what_smaller_ones_have(text):
     graph, pins = read(), pin_all(text)
     strict, flexible = (build_problem(graph, 8, flexible=flag, pins=pins) for flag in (False, True))
     for few, many in zip(strict.candidates, flexible.candidates, strict=True):
-        assert all(one in many for one in few)
+        assert all(cut in many for cut in few)
 
 
 def test_a_later_pin_replaces_an_earlier_one():
-    own = cuts(optimize(read(), 4, pins=pin_all("layer.*=n/4", "layer.1.*=n/2", "layer.1.down=f/3")))
-    assert own["layer.0.up"] == own["layer.0.down"] == {"n": 4}
-    assert own["layer.1.up"] == {"n": 2}
-    assert own["layer.1.down"] == {"f": 3}  # on three of the four sites
+    chosen = cuts(optimize(read(), 4, pins=pin_all("layer.*=n/4", "layer.1.*=n/2", "layer.1.down=f/3")))
+    assert chosen["layer.0.up"] == chosen["layer.0.down"] == {"n": 4}
+    assert chosen["layer.1.up"] == {"n": 2}
+    assert chosen["layer.1.down"] == {"f": 3}  # on three of the four sites
 
 
 def test_a_dimension_stands_for_the_index_that_cuts_it():
     """The indices of a `matmul` are i, j and k."""
-    own = cuts(optimize(read(), 4, pins=pin_all("y=n/2,f/2")))
-    assert own["y"] == {"i": 2, "k": 2}
+    chosen = cuts(optimize(read(), 4, pins=pin_all("y=n/2,f/2")))
+    assert chosen["y"] == {"i": 2, "k": 2}
 
 
 def test_both_ways_to_cut_queries_are_left_to_the_optimizer():
@@ -118,11 +122,14 @@ def test_both_ways_to_cut_queries_are_left_to_the_optimizer():
         (node,) = (node for node in graph.nodes if node.operator.family == "attention")
         offered = enumerate_candidates(node.operator, 3)
         for cut, index in ((f"{name}/2", name), ("queries/3", "queries"), ("tokens/2", name)):
-            found = PinnedOffers(graph, [parse_pin(f"a={cut}")], 3).restrict(node, offered)
-            cuts = [{i.name: c for i, c in zip(node.operator.indices, one.intervals, strict=True)} for one in found]
-            assert {name for own in cuts for name, intervals in own.items() if len(intervals) > 1} == {index}
-            assert [own["queries"] for own in cuts] == sorted({own["queries"] for own in cuts})
-            assert len(found) == (2 if index == "queries" else 1)
+            candidates = PinnedOffers(graph, [parse_pin(f"a={cut}")], 3).restrict(node, offered)
+            cuts = [
+                {i.name: c for i, c in zip(node.operator.indices, candidate.intervals, strict=True)}
+                for candidate in candidates
+            ]
+            assert {name for cut in cuts for name, intervals in cut.items() if len(intervals) > 1} == {index}
+            assert [cut["queries"] for cut in cuts] == sorted({cut["queries"] for cut in cuts})
+            assert len(candidates) == (2 if index == "queries" else 1)
 
 
 def test_pins_in_a_file():

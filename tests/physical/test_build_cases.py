@@ -37,8 +37,8 @@ def compiled(graph: Graph, sites: int, machine: Machine | None = None, **counts:
     assert next(races(program), None) is None
     arrays = whole_arrays(graph)
     for seed in range(4):
-        for name, found in interpret(program, arrays, seed).items():
-            np.testing.assert_array_equal(found, arrays[name])
+        for name, array in interpret(program, arrays, seed).items():
+            np.testing.assert_array_equal(array, arrays[name])
     return program
 
 
@@ -163,8 +163,8 @@ def test_halos_overlap() -> None:
 
 
 def test_what_many_tasks_have_filled_is_waited_for_through_one_fence() -> None:
-    whole, names = formula("ij -> ij:sum", i=6, j=2), ("y", "z", "u")
-    graph = graph_of([("h", whole, ("x",)), *((name, whole, ("h",)) for name in names)], names)
+    diagonal, names = formula("ij -> ij:sum", i=6, j=2), ("y", "z", "u")
+    graph = graph_of([("h", diagonal, ("x",)), *((name, diagonal, ("h",)) for name in names)], names)
     program = compiled(graph, 3, late_switch(3), h=(3, 1), y=(1, 1), z=(1, 1), u=(1, 1))
     assert kinds(program) == {"kernel": 6, "transfer": 2, "copy": 1, "fence": 1}
     fence = next(number for number, task in enumerate(program.tasks) if isinstance(task, FenceTask))
@@ -181,15 +181,15 @@ def test_transfers_wait_for_what_the_program_says() -> None:
         def schedule(
             self, node: str, inflows: Sequence[Inflow], functions: int, busy_ms: Sequence[float] | None = None
         ) -> ScheduledExchange:
-            found = super().schedule(node, inflows, functions, busy_ms)
-            if found.preamble is None:
-                return found
+            scheduled = super().schedule(node, inflows, functions, busy_ms)
+            if scheduled.preamble is None:
+                return scheduled
             actions: list[Action] = []
-            for action in program_of(found.exchange).actions:
+            for action in program_of(scheduled.exchange).actions:
                 waits = tuple(replace(before, after=()) for before in actions[-1:])
                 actions.append(replace(action, after=waits))
-            program = replace(found.preamble.program, actions=tuple(actions))
-            return replace(found, exchange=Exchange(print_program(program)), firings=order_firings(program))
+            program = replace(scheduled.preamble.program, actions=tuple(actions))
+            return replace(scheduled, exchange=Exchange(print_program(program)), firings=order_firings(program))
 
     program = build(plan_of(graph, 3, {"h": (3, 1), "y": (1, 3)}), switch(3), InTurn(switch(3), 3))
     verify(program)
@@ -251,10 +251,10 @@ def test_an_aggregate_at_a_relay_serves_later_consumers() -> None:
             needed = build_preamble(inflows, sites, 3)
             if needed is None:
                 return ScheduledExchange(sites)
-            (wanted,) = {requirement.aggregate for requirement in needed.program.requirements}
+            (aggregate,) = {requirement.aggregate for requirement in needed.program.requirements}
             parts = [h for h in needed.program.holdings if len(h.aggregate) == 1]
             actions = [Action(h.aggregate, s, (2,)) for h in parts for s in h.sites if s != 2]
-            program = replace(needed.program, actions=(*actions, Action(wanted, 2, (0,))))
+            program = replace(needed.program, actions=(*actions, Action(aggregate, 2, (0,))))
             return ScheduledExchange(sites, needed, Exchange(print_program(program)), order_firings(program))
 
     program = build(plan_of(graph, 3, {"c": (1, 3, 1), "y": (1, 1), "z": (1, 1)}), switch(3), Relayed())

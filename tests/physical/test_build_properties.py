@@ -26,9 +26,9 @@ from tests.support.racing import races
 def assert_computes(program: DeviceProgram, orders: int = 3) -> None:
     arrays = whole_arrays(program.plan.graph)
     for seed in range(orders):
-        found = interpret(program, arrays, seed, rounds=2 if seed == 0 else 1)
+        results = interpret(program, arrays, seed, rounds=2 if seed == 0 else 1)
         for name in program.plan.graph.outputs:
-            np.testing.assert_array_equal(found[name], arrays[name], err_msg=name)
+            np.testing.assert_array_equal(results[name], arrays[name], err_msg=name)
 
 
 def check_case(seed: int, orders: int = 3) -> DeviceProgram:
@@ -75,8 +75,8 @@ def flexible_case(seed: int) -> DeviceProgram:
 @pytest.mark.sampled(2)
 @pytest.mark.parametrize("block", range(3))
 def test_blocks_may_be_computed_by_several_sites_and_sites_be_idle(block: int) -> None:
-    made = [flexible_case(seed) for seed in range(block * 10, block * 10 + 10)]
-    operations = [operation for program in made for operation in program.operations]
+    drawn = [flexible_case(seed) for seed in range(block * 10, block * 10 + 10)]
+    operations = [operation for program in drawn for operation in program.operations]
     assert any(1 < operation.replicas < len(operation.functions) for operation in operations)
     assert any(1 == operation.replicas < len(operation.functions) for operation in operations)
 

@@ -41,19 +41,19 @@ def planned(machine: str, sites: int, heads: int, way: int, tokens: int = 131072
     choices = list(plan.choices)
     at = next(n for n, node in enumerate(plan.graph.nodes) if node.operator.family == "attention")
     operator = plan.graph.nodes[at].operator
-    found = build_candidates(operator, tuple(cut.get(index.name, 1) for index in operator.indices))
-    choices[at] = replace(choices[at], candidate=found[way])
+    candidates = build_candidates(operator, tuple(cut.get(index.name, 1) for index in operator.indices))
+    choices[at] = replace(choices[at], candidate=candidates[way])
     return build(replace(plan, choices=tuple(choices)), stages.target.machine)
 
 
 def moved(program: DeviceProgram) -> Mapping[str, int]:
     """The bytes that cross links, by the tensor that they are of."""
-    found: Counter[str] = Counter()
+    counts: Counter[str] = Counter()
     for task in program.tasks:
         if isinstance(task, TransferTask):
             tensor = program.tensors[program.buffers[task.read.buffer].tensor].name
-            found[tensor] += region_bytes(program, task.read)
-    return found
+            counts[tensor] += region_bytes(program, task.read)
+    return counts
 
 
 CUTS = {
@@ -67,7 +67,7 @@ CUTS = {
 @pytest.mark.sampled(3)
 @pytest.mark.parametrize(
     ("machine", "sites"),
-    [pytest.param(*one, marks=[] if one[0] == "dgx-a100" else [pytest.mark.slow]) for one in CUTS],
+    [pytest.param(*cut, marks=[] if cut[0] == "dgx-a100" else [pytest.mark.slow]) for cut in CUTS],
 )
 def test_eight_heads_of_keys_take_their_share_of_time_on_any_number_of_sites(machine: str, sites: int) -> None:
     share = planned(machine, 8, 8, EVEN, heads_kv=8).predicted_ms * 8 / sites

@@ -50,11 +50,11 @@ def test_copies_are_what_building_every_layer_gives(model: str, sites: int, sche
     said = fold_layers(model, sites, LAYERS, schedule)
     assert said.repetition is not None
     assert len(said.repetition.copies) == LAYERS - BUILT_LAYERS
-    whole = unfold(said)
-    assert whole.predicted_ms == pytest.approx(expected.predicted_ms, rel=1e-3)
-    whole = msgspec.structs.replace(whole, predicted_ms=expected.predicted_ms)
-    assert encode(whole) == encode(expected)
-    prove(whole)
+    layers = unfold(said)
+    assert layers.predicted_ms == pytest.approx(expected.predicted_ms, rel=1e-3)
+    layers = msgspec.structs.replace(layers, predicted_ms=expected.predicted_ms)
+    assert encode(layers) == encode(expected)
+    prove(layers)
 
 
 def test_a_file_says_a_layer_once_and_is_read_as_a_whole() -> None:

@@ -40,15 +40,15 @@ def relayed():
 
 @functools.cache
 def searched(name="x.0"):
-    found = synthesize(
+    result = synthesize(
         read_preamble(preamble_of(name), name, MACHINE), MACHINE, SynthesisOptions(iterations=0, max_actions=80)
     )
-    assert found.splits, "pieces are what this is about"
-    return print_program(found.program)
+    assert result.splits, "pieces are what this is about"
+    return print_program(result.program)
 
 
-def compile_given(*given, **options):
-    return compile_layers(exchanges=tuple(GivenExchange(name, text, "mine") for name, text in given), **options)
+def compile_given(*texts, **options):
+    return compile_layers(exchanges=tuple(GivenExchange(name, text, "mine") for name, text in texts), **options)
 
 
 def run(bundle):
@@ -62,8 +62,8 @@ def run(bundle):
 @pytest.mark.parametrize("text", [relayed, searched])
 def test_a_given_program_is_what_the_plan_does(text):
     compiled = compile_given(("x.1", text()))
-    used, before = exchanges_of(compiled), {one.name: one.exchange for one in naive_plan().operations}
-    assert [name for name, one in used.items() if one.author == "user"] == ["x.1"]
+    used, before = exchanges_of(compiled), {operation.name: operation.exchange for operation in naive_plan().operations}
+    assert [name for name, exchange in used.items() if exchange.author == "user"] == ["x.1"]
     assert used["x.1"].naive_ms == before["x.1"].naive_ms
     assert used["x.1"].bound_ms <= used["x.1"].completion_ms
     body = read_program(text(), "mine", MACHINE).actions
@@ -77,7 +77,7 @@ def test_a_given_program_is_what_the_plan_does(text):
 def test_equal_layers_share_a_program_and_a_name_counts_before_a_pattern():
     compiled = compile_given(("x.*", relayed()), ("x.2", searched()), ("layer.[12].h.?", searched("layer.1.h.1")))
     used = exchanges_of(compiled)
-    assert {one.author for one in used.values()} == {"user"}
+    assert {exchange.author for exchange in used.values()} == {"user"}
     assert used["x.0"] == used["x.1"] != used["x.2"]
     assert used["x.2"].splits
     assert used["layer.1.h.1"] == used["layer.2.h.1"]
@@ -94,7 +94,7 @@ def test_a_program_beside_synthesized_ones_and_of_other_sites():
     used = exchanges_of(compiled)["x.2"]
     assert used.author == "user"
     assert used.bound_ms is not None
-    (node,) = [one for one in compiled.bundle.operations if one.name == "x.2"]
+    (node,) = [operation for operation in compiled.bundle.operations if operation.name == "x.2"]
     assert [function.site for function in node.functions] == [1, 2, 3, 0]
 
 

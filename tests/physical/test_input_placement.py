@@ -51,16 +51,16 @@ def test_new_blocks_are_what_was_not_there(rank: int) -> None:
         held: list[Block] = []
         for _ in range(3):
             reads = [tuple({some_block(rng, shape) for _ in range(rng.randint(1, 2))}) for _ in range(3)]
-            there = {element for block in held for element in elements(block)}
+            present = {element for block in held for element in elements(block)}
             expected: dict[Element, set[int]] = {}
-            for f, own in enumerate(reads):
-                for element in set().union(*map(elements, own)) - there:
+            for f, read in enumerate(reads):
+                for element in set().union(*map(elements, read)) - present:
                     expected.setdefault(element, set()).add(f)
-            found = find_new_blocks(shape, held, reads)
-            listed = [(element, own) for block, own in found.items() for element in elements(block)]
+            new_blocks = find_new_blocks(shape, held, reads)
+            listed = [(element, sites) for block, sites in new_blocks.items() for element in elements(block)]
             assert len(listed) == len({element for element, _ in listed})
-            assert {element: set(own) for element, own in listed} == expected
-            held += found
+            assert {element: set(sites) for element, sites in listed} == expected
+            held += new_blocks
 
 
 def test_disjoint_blocks_stay_whole_although_their_bounds_cross() -> None:
@@ -76,10 +76,10 @@ def test_what_several_sites_read_is_spread_over_them() -> None:
     ]
     homes = Homes(tensors, 6)
     large, small = Block.whole((40, 8192)), Block.whole((100,))
-    found = homes.settle({0: [(large,)] * 5, 1: [(small,)] * 5}, (4, 0, 5, 1, 3))
-    pieces = {site: block.shape for tensor, block, site in found if tensor == 0}
+    homes_of = homes.settle({0: [(large,)] * 5, 1: [(small,)] * 5}, (4, 0, 5, 1, 3))
+    pieces = {site: block.shape for tensor, block, site in homes_of if tensor == 0}
     assert pieces == dict.fromkeys((4, 0, 5, 1, 3), (8, 8192))
-    assert [(block, site) for tensor, block, site in found if tensor == 1] == [(small, 4)]
+    assert [(block, site) for tensor, block, site in homes_of if tensor == 1] == [(small, 4)]
     halves = [Block((0,), (3 * MIN_PIECE,)), Block((3 * MIN_PIECE,), (6 * MIN_PIECE,))]
     assert homes.settle({2: [(halves[0],), (halves[1],)]}, (2, 5)) == [(2, halves[0], 2), (2, halves[1], 5)]
     assert homes.settle({0: [(large,)] * 6, 2: [(halves[0],), ()]}, range(6)) == []
@@ -89,7 +89,7 @@ def test_pieces_of_a_plan_for_many_sites_are_not_too_many_and_fill_the_emptiest_
     shape = (40, MIN_PIECE)
     homes = Homes([Tensor(name, ("i", "j"), shape, "f32", "weight") for name in "ab"], 40)
     held = [homes.settle({t: [(Block.whole(shape),)] * 40}, range(40)) for t in (0, 1)]
-    assert [len(own) for own in held] == [MAX_HOME_PIECES, MAX_HOME_PIECES]
+    assert [len(pieces) for pieces in held] == [MAX_HOME_PIECES, MAX_HOME_PIECES]
     assert {site for _, _, site in held[0]}.isdisjoint(site for _, _, site in held[1])
 
 
@@ -101,29 +101,29 @@ def plan_once(graph: Graph, sites: int, seed: int) -> LogicalPlan:
 def wanted_elsewhere(program: DeviceProgram) -> tuple[int, int, int]:
     """Of all inputs and weights: bytes that anyone reads, bytes that are loaded, bytes that sites lack and read."""
     loaded: dict[tuple[int, int], set[Element]] = {}
-    wanted: dict[tuple[int, int], set[Element]] = {}
+    needed: dict[tuple[int, int], set[Element]] = {}
     for buffer in program.buffers:
         if buffer.role in ("input", "weight"):
-            own = loaded.setdefault((buffer.tensor, buffer.site), set())
-            assert own.isdisjoint(elements(buffer.block))
-            own.update(elements(buffer.block))
+            elements_of = loaded.setdefault((buffer.tensor, buffer.site), set())
+            assert elements_of.isdisjoint(elements(buffer.block))
+            elements_of.update(elements(buffer.block))
     for operation in program.operations:
         for function in operation.functions:
             for tensor, block in zip(operation.inputs, function.inputs, strict=True):
                 if program.tensors[tensor].kind != "value":
-                    wanted.setdefault((tensor, function.site), set()).update(elements(block))
+                    needed.setdefault((tensor, function.site), set()).update(elements(block))
     read = total = lacking = 0
     for number, tensor in enumerate(program.tensors):
-        here = [own for (other, _), own in loaded.items() if other == number]
-        there = [own for (other, _), own in wanted.items() if other == number]
+        present = [loaded_elements for (tensor, _), loaded_elements in loaded.items() if tensor == number]
+        needed_elements = [elements_of for (tensor, _), elements_of in needed.items() if tensor == number]
         width = ITEMSIZE[tensor.dtype]
-        assert len(set().union(*here)) == sum(map(len, here))  # no element at two sites
-        assert set().union(*there) <= set().union(*here)
-        read += width * len(set().union(*there))
-        total += width * sum(map(len, here))
+        assert len(set().union(*present)) == sum(map(len, present))  # no element at two sites
+        assert set().union(*needed_elements) <= set().union(*present)
+        read += width * len(set().union(*needed_elements))
+        total += width * sum(map(len, present))
         sites = range(program.plan.sites)
         lacking += width * sum(
-            len(wanted.get((number, site), set()) - loaded.get((number, site), set())) for site in sites
+            len(needed.get((number, site), set()) - loaded.get((number, site), set())) for site in sites
         )
     return read, total, lacking
 
@@ -150,9 +150,9 @@ def test_random_graphs_compute_their_reference_and_move_what_is_missing(block: i
             verify(program)
             assert next(races(program), None) is None
             arrays = whole_arrays(graph)
-            found = interpret(program, arrays, seed, rounds=2)
+            results = interpret(program, arrays, seed, rounds=2)
             for name in graph.outputs:
-                np.testing.assert_array_equal(found[name], arrays[name], err_msg=name)
+                np.testing.assert_array_equal(results[name], arrays[name], err_msg=name)
             read, total, lacking = wanted_elsewhere(program)
             assert total >= read
             assert count_moved(program) >= lacking
@@ -183,8 +183,8 @@ def compiled(text: str, sites: int, **options: object) -> Bundle:
 def test_every_kernel_computes_from_inputs_that_lie_once(sites: int, schedule: str) -> None:
     bundle = compiled(EVERYTHING, sites, schedule=schedule)
     prove(bundle)
-    arrays, found = execute(bundle, sites)
-    for output, expected in zip(found, everything(arrays), strict=True):
+    arrays, results = execute(bundle, sites)
+    for output, expected in zip(results, everything(arrays), strict=True):
         close(output, expected, "f32")
 
 
@@ -197,9 +197,9 @@ def test_inputs_that_are_saved_stay_where_they_are(sites: int) -> None:
     program = build(plan_once(graph, sites, sites), switch(sites))
     verify(program)
     arrays = whole_arrays(graph)
-    found = interpret(program, arrays, sites, rounds=2)
+    results = interpret(program, arrays, sites, rounds=2)
     for name in graph.outputs:
-        np.testing.assert_array_equal(found[name], arrays[name], err_msg=name)
+        np.testing.assert_array_equal(results[name], arrays[name], err_msg=name)
 
 
 PRODUCT = """
@@ -226,8 +226,8 @@ def test_plans_that_load_twice_or_bring_too_little_are_refused() -> None:
         buffers[task.write.buffer] = msgspec.structs.replace(copy, role=kind)
         writers = {
             u
-            for u, other in enumerate(bundle.tasks)
-            if task.write.buffer in {region.buffer for region in writes_of(other)}
+            for u, later in enumerate(bundle.tasks)
+            if task.write.buffer in {region.buffer for region in writes_of(later)}
         }
         kept = [u for u in range(len(bundle.tasks)) if u not in writers]
         number = {u: position for position, u in enumerate(kept)}

@@ -41,12 +41,12 @@ def program(
 
 def moved(program: DeviceProgram, node: str) -> dict[str, int]:
     """Bytes that transfers move for a node, by tensor."""
-    found: dict[str, int] = {}
+    counts: dict[str, int] = {}
     for task in program.tasks:
         if isinstance(task, TransferTask) and task.serves == node:
             name = tensor_name(program, program.buffers[task.read.buffer])
-            found[name] = found.get(name, 0) + region_bytes(program, task.read)
-    return found
+            counts[name] = counts.get(name, 0) + region_bytes(program, task.read)
+    return counts
 
 
 def tuples(program: DeviceProgram, node: str) -> list[AggregateTask]:
@@ -56,55 +56,55 @@ def tuples(program: DeviceProgram, node: str) -> list[AggregateTask]:
 def test_one_copy_moves_only_what_is_read() -> None:
     """Cut along i and a alone, nothing is combined: a reader of the companion moves nothing else."""
     reader = transpose("average", 0)  # p is the companion here: lse [a, i]
-    made = program("average", [("r", reader, ("p",))], ["r"], {"p": (1, 4, 1), "r": (4, 1)}, 4)
-    assert moved(made, "r") == {}
-    made = program("average", [("r", reader, ("p",))], ["r"], {"p": (1, 4, 1), "r": (1, 3)}, 4)
-    assert set(moved(made, "r")) == {"p"}
-    assert not tuples(made, "r")
+    built = program("average", [("r", reader, ("p",))], ["r"], {"p": (1, 4, 1), "r": (4, 1)}, 4)
+    assert moved(built, "r") == {}
+    built = program("average", [("r", reader, ("p",))], ["r"], {"p": (1, 4, 1), "r": (1, 3)}, 4)
+    assert set(moved(built, "r")) == {"p"}
+    assert not tuples(built, "r")
 
 
 def test_partial_copies_carry_all_members_and_the_rest_does_not() -> None:
     """Of two readers of different members, the first brings tuples, the second only what it reads."""
     readers = [("r", transpose("top", 0), ("p",)), ("s", transpose("top", 1), ("q",))]
     counts = {"p": (1, 2, 1), "r": (1, 1, 1), "s": (1, 1, 1)}
-    made = program("top", readers, ["r", "s"], counts, 2)
+    built = program("top", readers, ["r", "s"], counts, 2)
     size = EXTENTS["i"] * EXTENTS["a"] * EXTENTS["k"] * 8
-    assert moved(made, "r") == {"p": size, "q": size}
-    assert [len(task.reads) for task in tuples(made, "r")] == [4]
-    assert moved(made, "s") == {}
-    exchange = made.operations[1].exchange
+    assert moved(built, "r") == {"p": size, "q": size}
+    assert [len(task.reads) for task in tuples(built, "r")] == [4]
+    assert moved(built, "s") == {}
+    exchange = built.operations[1].exchange
     assert exchange is not None
     assert {holding.size for holding in program_of(exchange).holdings} == {2 * size}
-    assert made.operations[2].exchange is None
+    assert built.operations[2].exchange is None
     spread = program("top", readers, ["r", "s"], counts | {"s": (1, 2, 1)}, 2)
     assert set(moved(spread, "s")) <= {"q"}
 
 
 def test_both_members_come_in_one_exchange() -> None:
     both = registry.call("add", list(Tuples("top").outputs), {})
-    made = program("top", [("r", both, ("p", "q"))], ["r"], {"p": (1, 4, 1), "r": (1, 1, 1)}, 4)
-    (combined,) = tuples(made, "r")
+    built = program("top", [("r", both, ("p", "q"))], ["r"], {"p": (1, 4, 1), "r": (1, 1, 1)}, 4)
+    (combined,) = tuples(built, "r")
     assert (len(combined.reads), len(combined.writes)) == (8, 2)
-    kernel = next(task for task in made.tasks if isinstance(task, KernelTask) and task.serves == "r")
+    kernel = next(task for task in built.tasks if isinstance(task, KernelTask) and task.serves == "r")
     assert kernel.reads == combined.writes  # both land where the kernel reads them
-    exchange = made.operations[1].exchange
+    exchange = built.operations[1].exchange
     assert exchange is not None
     assert "OUT: A1+X1+Y1+Z1 @ S1" in exchange.program
 
 
 def test_lists_are_combined_whole_and_copied_out() -> None:
     """A reader cut along the lists: every site gets whole ones and takes its part."""
-    made = program("top", [("r", transpose("top", 0), ("p",))], ["r"], {"p": (1, 3, 1), "r": (3, 1, 1)}, 3)
-    for task in tuples(made, "r"):
+    built = program("top", [("r", transpose("top", 0), ("p",))], ["r"], {"p": (1, 3, 1), "r": (3, 1, 1)}, 3)
+    for task in tuples(built, "r"):
         assert all(region.block.upper[2] - region.block.lower[2] == 3 for region in task.writes)
-    reads = [task.reads[0].block for task in made.tasks if isinstance(task, KernelTask) and task.serves == "r"]
+    reads = [task.reads[0].block for task in built.tasks if isinstance(task, KernelTask) and task.serves == "r"]
     assert [(block.lower[2], block.upper[2]) for block in reads] == [(0, 1), (1, 2), (2, 3)]
 
 
 def test_a_reader_may_cut_what_the_companion_lacks() -> None:
     """Every site combines its part of v with weights of its own; nobody needs all of it."""
-    made = program("average", [("r", transpose("average", 1), ("q",))], ["r"], {"p": (1, 1, 4), "r": (4, 1, 1)}, 4)
-    combined = tuples(made, "r")
+    built = program("average", [("r", transpose("average", 1), ("q",))], ["r"], {"p": (1, 1, 4), "r": (4, 1, 1)}, 4)
+    combined = tuples(built, "r")
     assert {task.site for task in combined} == {0, 1, 2, 3}
     for task in combined:
         average, weight = task.writes
@@ -114,12 +114,12 @@ def test_a_reader_may_cut_what_the_companion_lacks() -> None:
 
 @pytest.mark.parametrize("order", [("p", "q"), ("q", "p")])
 def test_saved_members_come_home_together(order: tuple[str, str]) -> None:
-    made = program("top", [], order, {"p": (1, 4, 1)}, 4)
-    assert len([task for task in made.tasks if isinstance(task, AggregateTask)]) == 1
-    first, second = made.outputs
+    built = program("top", [], order, {"p": (1, 4, 1)}, 4)
+    assert len([task for task in built.tasks if isinstance(task, AggregateTask)]) == 1
+    first, second = built.outputs
     assert first.exchange is not None
     assert second.exchange is None
-    sites = {made.buffers[region.buffer].site for output in made.outputs for region in output.regions}
+    sites = {built.buffers[region.buffer].site for output in built.outputs for region in output.regions}
     assert len(sites) == 1
 
 
@@ -165,11 +165,11 @@ ODD = {
 }
 
 
-@pytest.mark.parametrize("what", ODD)
-def test_graphs_with_odd_merges_are_broken(what: str) -> None:
+@pytest.mark.parametrize("fault", ODD)
+def test_graphs_with_odd_merges_are_broken(fault: str) -> None:
     verify_graph(graph_of([("p q", Tuples("top"), ("x", "y"))], ["p"]))
     with pytest.raises(InternalError, match="broken graph: node p"):
-        verify_graph(graph_of([("p q", ODD[what], ("x", "y"))], ["p"]))
+        verify_graph(graph_of([("p q", ODD[fault], ("x", "y"))], ["p"]))
 
 
 @dataclass(frozen=True)
@@ -217,9 +217,9 @@ MUTATIONS: dict[str, dict[str, Any]] = {
 }
 
 
-@pytest.mark.parametrize("what", MUTATIONS)
-def test_aggregations_that_cannot_be_are_refused(what: str) -> None:
+@pytest.mark.parametrize("fault", MUTATIONS)
+def test_aggregations_that_cannot_be_are_refused(fault: str) -> None:
     verify(PROGRAM)
-    tasks = (*PROGRAM.tasks[:AT], msgspec.structs.replace(TASK, **MUTATIONS[what]), *PROGRAM.tasks[AT + 1 :])
+    tasks = (*PROGRAM.tasks[:AT], msgspec.structs.replace(TASK, **MUTATIONS[fault]), *PROGRAM.tasks[AT + 1 :])
     with pytest.raises(InternalError, match=rf"tasks\[{AT}\]"):
         verify(replace(PROGRAM, tasks=tasks))

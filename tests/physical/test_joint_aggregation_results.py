@@ -31,8 +31,8 @@ from tests.support.sampling import one_in
 __all__ = ["toy_kernels"]
 
 
-def assert_equal(found: object, expected: object, name: str) -> None:
-    np.testing.assert_allclose(found, expected, rtol=1e-5, atol=1e-5, err_msg=name)  # type: ignore[arg-type]
+def assert_equal(result: object, expected: object, name: str) -> None:
+    np.testing.assert_allclose(result, expected, rtol=1e-5, atol=1e-5, err_msg=name)  # type: ignore[arg-type]
 
 
 def case(kind: str, sites: int, seed: int, scheduler: Scheduler | None = None) -> DeviceProgram:
@@ -50,9 +50,9 @@ def run_everywhere(program: DeviceProgram, machine: Machine, seed: int) -> None:
     graph = program.plan.graph
     arrays = toy_arrays(graph, seed)
     for order in range(2):
-        found = interpret(program, arrays, order)
+        results = interpret(program, arrays, order)
         for name in graph.outputs:
-            assert_equal(found[name], arrays[name], name)
+            assert_equal(results[name], arrays[name], name)
     bundle = decode(encode(emit(program, machine, tuple(range(program.plan.sites)), "naive")))
     prove_data(bundle)
     session = Session(bundle, executor=CpuExecutor(bundle, 2, poison=True, rewrites=seed % 2 != 0))

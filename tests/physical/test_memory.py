@@ -31,7 +31,7 @@ def copy(reads: tuple[Region, ...], writes: tuple[Region, ...], after: tuple[int
 
 def chain(length: int) -> Graph:
     names = ["x", *(f"h{n}" for n in range(length))]
-    return graph_of([(made, COPY, (read,)) for read, made in itertools.pairwise(names)], names[-1:])
+    return graph_of([(source, COPY, (read,)) for read, source in itertools.pairwise(names)], names[-1:])
 
 
 def test_a_chain_needs_two_scratch_buffers() -> None:
@@ -80,7 +80,7 @@ def test_an_arena_never_gives_bytes_twice(seed: int) -> None:
         start, evicted = arena.allocate(size, buffer)
         assert start >= 128
         assert start + size <= arena.top
-        assert all(start + size <= other or other + length <= start for other, length in live.values())
+        assert all(start + size <= start_of or start_of + length <= start for start_of, length in live.values())
         units = range(start // ALIGNMENT, (start + size) // ALIGNMENT)
         assert set(evicted) == {last[unit] for unit in units if unit in last}
         last.update(dict.fromkeys(units, buffer))
@@ -98,12 +98,12 @@ def test_the_tightest_hole_is_taken_and_the_lowest_of_equal_ones() -> None:
 
 
 def test_reuse_waits_for_all_last_readers_through_one_fence() -> None:
-    half, whole = [TensorType((0,), (8,)), TensorType((8,), (16,))], TensorType((0,), (16,))
+    half, full = [TensorType((0,), (8,)), TensorType((8,), (16,))], TensorType((0,), (16,))
     buffers = [
-        Buffer(0, 0, 0, whole, "scratch"),
-        Buffer(0, 0, 0, whole, "result"),
+        Buffer(0, 0, 0, full, "scratch"),
+        Buffer(0, 0, 0, full, "result"),
     ]
-    buffers.append(Buffer(0, 0, 0, whole, "scratch"))
+    buffers.append(Buffer(0, 0, 0, full, "scratch"))
     tasks = [copy((), (Region(0, part),)) for part in half]
     tasks += [copy((Region(0, part),), (Region(1, part),), (i,)) for i, part in enumerate(half)]
     tasks += [copy((), (Region(2, part),)) for part in half]
@@ -117,21 +117,21 @@ def test_reuse_waits_for_all_last_readers_through_one_fence() -> None:
 
 
 def test_reuse_waits_for_the_reader_alone_who_waited_for_the_writer() -> None:
-    whole, halves = TensorType((0,), (16,)), [TensorType((0,), (8,)), TensorType((8,), (16,))]
+    full, halves = TensorType((0,), (16,)), [TensorType((0,), (8,)), TensorType((8,), (16,))]
     roles: tuple[BufferRole, ...] = ("scratch", "result", "scratch")
-    buffers = [Buffer(0, 0, 0, whole, role) for role in roles]
+    buffers = [Buffer(0, 0, 0, full, role) for role in roles]
     tasks = [
-        copy((), (Region(0, whole),)),
-        copy((Region(0, whole),), (Region(1, whole),), (0,)),
+        copy((), (Region(0, full),)),
+        copy((Region(0, full),), (Region(1, full),), (0,)),
         *(copy((), (Region(2, part),)) for part in halves),
     ]
-    found = plan_memory([TENSOR], buffers, tasks, 1, {}).tasks
-    assert [(kind_of(task), task.after) for task in found[2:]] == [("copy", (1,))] * 2  # no fence
+    planned = plan_memory([TENSOR], buffers, tasks, 1, {}).tasks
+    assert [(kind_of(task), task.after) for task in planned[2:]] == [("copy", (1,))] * 2  # no fence
 
 
 def test_a_buffer_lives_until_its_last_write_even_if_nobody_reads_that() -> None:
-    whole, halves = TensorType((0,), (16,)), [TensorType((0,), (8,)), TensorType((8,), (16,))]
-    buffers = [Buffer(0, 0, 0, whole, "scratch") for _ in range(2)]
+    full, halves = TensorType((0,), (16,)), [TensorType((0,), (8,)), TensorType((8,), (16,))]
+    buffers = [Buffer(0, 0, 0, full, "scratch") for _ in range(2)]
     tasks = [
         copy((), (Region(0, halves[0]),)),
         copy((Region(0, halves[0]),), (Region(1, halves[0]),), (0,)),

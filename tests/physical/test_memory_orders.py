@@ -32,13 +32,13 @@ output y
 
 
 def test_operands_and_results_lie_by_tokens_and_so_does_what_maps_them():
-    found = find_memory_orders(build(TEXT, "m.ein"))
-    assert found == dict.fromkeys(("q", "b", "k", "r", "a", "s"), BY_TOKENS)
+    orders = find_memory_orders(build(TEXT, "m.ein"))
+    assert orders == dict.fromkeys(("q", "b", "k", "r", "a", "s"), BY_TOKENS)
 
 
 def test_what_is_saved_or_loaded_lies_as_it_stands():
-    found = find_memory_orders(build(TEXT.replace("output y", "output y, b"), "m.ein"))
-    assert found == dict.fromkeys(("k", "r", "a", "s"), BY_TOKENS)  # and q is not reached beyond b
+    orders = find_memory_orders(build(TEXT.replace("output y", "output y, b"), "m.ein"))
+    assert orders == dict.fromkeys(("k", "r", "a", "s"), BY_TOKENS)  # and q is not reached beyond b
 
 
 def test_nobody_else_wishes_anything():
@@ -57,7 +57,7 @@ def test_a_tensor_that_is_also_keys_keeps_one_wish():
 
 
 def test_plans_say_how_their_tensors_lie():
-    made = compile_model(TEXT, "m.ein", CompileOptions(machine="host", devices=2))
-    found = {tensor.name: tensor.order for tensor in made.bundle.tensors if tensor.order}
-    assert found == find_memory_orders(made.graph)
-    assert BY_TOKENS in found.values()
+    compiled = compile_model(TEXT, "m.ein", CompileOptions(machine="host", devices=2))
+    orders = {tensor.name: tensor.order for tensor in compiled.bundle.tensors if tensor.order}
+    assert orders == find_memory_orders(compiled.graph)
+    assert BY_TOKENS in orders.values()

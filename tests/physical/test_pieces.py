@@ -29,15 +29,15 @@ def test_pieces_tile_their_box(data: st.DataObject) -> None:
     lower = data.draw(st.tuples(*(st.integers(0, 5) for _ in shape)))
     box = TensorType(lower, tuple(lo + extent for lo, extent in zip(lower, shape, strict=True)))
     pieces = data.draw(st.integers(1, min(20, prod(shape[d] for d in dims))))
-    found = cut_block(box, pieces, sorted(dims))
-    assert len(found) == pieces
-    moved = [piece for piece in found if box.contains(piece)]
+    cut = cut_block(box, pieces, sorted(dims))
+    assert len(cut) == pieces
+    moved = [piece for piece in cut if box.contains(piece)]
     shifted = [TensorType(tuple(a - b for a, b in zip(p.lower, lower, strict=True)),
                           tuple(a - b for a, b in zip(p.upper, lower, strict=True))) for p in moved]  # fmt: skip
     assert find_tiling_fault(TensorType.whole(tuple(shape)), tuple(sorted(shifted))) is None
-    assert [piece.size for piece in found] == sorted((piece.size for piece in found), reverse=True)
+    assert [piece.size for piece in cut] == sorted((piece.size for piece in cut), reverse=True)
     for d in set(range(len(shape))) - dims:
-        assert {(piece.lower[d], piece.upper[d]) for piece in found} == {(box.lower[d], box.upper[d])}
+        assert {(piece.lower[d], piece.upper[d]) for piece in cut} == {(box.lower[d], box.upper[d])}
 
 
 @pytest.mark.parametrize(("shape", "pieces", "spread"), [((1024, 4096), 64, 0), ((4096,), 7, 1), ((1000, 600), 13, .01),
@@ -65,14 +65,14 @@ def exchange(rng: random.Random, names: list[str]) -> Program:
 def test_names_do_not_matter_and_come_back(seed: int) -> None:
     """The body for one naming, renamed to another whose order is different, is as valid and takes as long."""
     names = [f"{letter}{k}" for k in range(1, 13) for letter in "XY"]
-    others = [f"act_{letter}{k}" for k in range(12, 0, -1) for letter in "ZA"]
-    one, other = (exchange(random.Random(seed), list(own)) for own in (names, others))
-    forms = [canonicalize(program, dict.fromkeys(own, 5)) for program, own in ((one, names), (other, others))]
+    changed = [f"act_{letter}{k}" for k in range(12, 0, -1) for letter in "ZA"]
+    first, second = (exchange(random.Random(seed), list(listed)) for listed in (names, changed))
+    forms = [canonicalize(program, dict.fromkeys(listed, 5)) for program, listed in ((first, names), (second, changed))]
     assert forms[0].program == forms[1].program
     assert forms[0].max_pieces == forms[1].max_pieces
     machine = load_machine("dgx-a100").restrict(range(4))
     body = wild_body(forms[0].program, random.Random(seed), 4)
-    for form, program in zip(forms, (one, other), strict=True):
+    for form, program in zip(forms, (first, second), strict=True):
         back = dict(form.names)
         renamed = replace(program, actions=rename_actions(body.actions, back.__getitem__))
         assert check(renamed, machine).valid
@@ -83,8 +83,8 @@ def test_sizes_and_holders_do_matter() -> None:
     names = ["X1", "Y1"]
     program = exchange(random.Random(1), names)
     assert program.holdings[0].sites != (3,) or program.holdings[1].sites != (3,)
-    larger = replace(program, holdings=tuple(replace(one, size=11) for one in program.holdings))
-    elsewhere = replace(program, holdings=tuple(replace(one, sites=(3,)) for one in program.holdings))
+    larger = replace(program, holdings=tuple(replace(holding, size=11) for holding in program.holdings))
+    elsewhere = replace(program, holdings=tuple(replace(holding, sites=(3,)) for holding in program.holdings))
     forms = {canonicalize(p, dict.fromkeys(names, 5)).program for p in (program, larger, elsewhere)}
     assert len(forms) == 3
 

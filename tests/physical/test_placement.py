@@ -25,9 +25,9 @@ def random_inflow(rng: random.Random, functions: int, sites: int) -> Inflow:
     bounds = [r * 9 // rows for r in range(rows + 1)]
     blocks = [TensorType((lo, 0), (up, 4)) for lo, up in itertools.pairwise(bounds)]
     where = rng.sample(range(sites), rows * copies)
-    made = [PartialCopy(f, site, Region(f, blocks[f // copies]), f) for f, site in enumerate(where)]
+    copies_of = [PartialCopy(f, site, Region(f, blocks[f // copies]), f) for f, site in enumerate(where)]
     made_of = computed("h", (9, 4), rng.choice((DType.F64, DType.BF16)))
-    tensor = Residency.of(0, made_of, aggregates_alone("sum", 2), made)
+    tensor = Residency.of(0, made_of, aggregates_alone("sum", 2), copies_of)
     for _ in range(rng.randint(0, 3)):
         tensor.add(CompleteBlock(rng.randrange(sites), Region(99, _block(rng)), (0,)))
     return inflow_of(tensor, [tuple(_block(rng) for _ in range(rng.randint(0, 2))) for _ in range(functions)])
@@ -44,11 +44,11 @@ def bytes_by_element(inflow: Inflow, function: int, site: int) -> int:
         point = TensorType(element, (element[0] + 1, element[1] + 1))
         if not any(inflow.grid.block(cell).contains(point) for cell in inflow.needs[function]):
             continue
-        here = any(whole.site == site and whole.block.contains(point) for whole in tensor.wholes)
-        exists = any(whole.block.contains(point) for whole in tensor.wholes)
+        present = any(complete.site == site and complete.block.contains(point) for complete in tensor.wholes)
+        exists = any(complete.block.contains(point) for complete in tensor.wholes)
         copies = next(copies for block, copies in tensor.copies.items() if block.contains(point))
         missing = sum(copy.site != site for copy in copies)
-        moved += 0 if here else min(missing, 1) if exists else missing
+        moved += 0 if present else min(missing, 1) if exists else missing
     return moved * DType(tensor.tensor.dtype).itemsize
 
 
@@ -71,13 +71,13 @@ def test_the_assignment_is_the_cheapest_and_then_the_nearest_to_the_identity(see
     columns = rng.randint(rows, 6)
     most = rng.choice((1, 3, 1000))
     cost = np.array([[rng.randint(0, most) for _ in range(columns)] for _ in range(rows)], dtype=float)
-    found = assign_sites(cost.copy())
-    assert len(set(found)) == rows
+    assigned = assign_sites(cost.copy())
+    assert len(set(assigned)) == rows
     ranked = min(
         (sum(cost[r, c] for r, c in enumerate(columns)), sum(r != c for r, c in enumerate(columns)))
         for columns in itertools.permutations(range(columns), rows)
     )
-    assert (sum(cost[r, c] for r, c in enumerate(found)), sum(r != c for r, c in enumerate(found))) == ranked
+    assert (sum(cost[r, c] for r, c in enumerate(assigned)), sum(r != c for r, c in enumerate(assigned))) == ranked
 
 
 def test_huge_costs_stay_exact_without_the_preference() -> None:
@@ -97,17 +97,17 @@ def test_busy_sites_count_as_the_bytes_that_could_move_meanwhile(seed: int) -> N
     functions = rng.randint(1, sites)
     inflows = [random_inflow(rng, functions, sites) for _ in range(rng.randint(0, 2))]
     busy = [rng.randint(0, rng.choice((1, 300))) for _ in range(sites)]
-    found = place_functions(inflows, functions, sites, busy)
+    placed = place_functions(inflows, functions, sites, busy)
     cost = [
         [sum(bytes_by_element(inflow, f, s) for inflow in inflows) + busy[s] for s in range(sites)]
         for f in range(functions)
     ]
     every = itertools.permutations(range(sites), functions)
     least = min(sum(cost[f][s] for f, s in enumerate(places)) for places in every)
-    assert len(set(found)) == functions
-    assert sum(cost[f][s] for f, s in enumerate(found)) == least
+    assert len(set(placed)) == functions
+    assert sum(cost[f][s] for f, s in enumerate(placed)) == least
     if functions == sites:  # every site works in any case
-        assert found == place_functions(inflows, functions, sites)
+        assert placed == place_functions(inflows, functions, sites)
 
 
 def test_without_computed_inputs_the_least_busy_sites_work() -> None:
@@ -129,13 +129,13 @@ def test_of_equally_busy_sites_those_work_that_are_near_each_other() -> None:
 
 def test_the_smallest_whole_block_serves_a_reader() -> None:
     tensor = Residency(0, computed("h", (9,), DType.F64), aggregates_alone("sum", 1), {})
-    small, large, other = ((2, 5), (0, 9), (3, 4))
-    for site, (lower, upper) in ((1, large), (1, small), (2, other)):
+    small, large, partial = ((2, 5), (0, 9), (3, 4))
+    for site, (lower, upper) in ((1, large), (1, small), (2, partial)):
         tensor.add(CompleteBlock(site, Region(lower, TensorType((lower,), (upper,))), ()))
-    for block, found in (((3, 4), small), ((2, 5), small), ((1, 4), large)):
-        whole = tensor.find(TensorType((block[0],), (block[1],)), 1)
-        assert whole is not None
-        assert (whole.block.lower[0], whole.block.upper[0]) == found
+    for block, expected in (((3, 4), small), ((2, 5), small), ((1, 4), large)):
+        complete = tensor.find(TensorType((block[0],), (block[1],)), 1)
+        assert complete is not None
+        assert (complete.block.lower[0], complete.block.upper[0]) == expected
     assert tensor.find(TensorType((2,), (5,)), 2) is None
 
 

@@ -30,15 +30,15 @@ def test_plans_from_kept_beginnings(
     orders = [tuple(range(len(space.graph.nodes))), *list_orders(space.graph)]
     beginnings, recorder, scheduler = PlacedBeginnings(), OperationRecorder(), NaiveScheduler(machine, sites)
     placed: list[int] = []
-    place = Placer.place
-    monkeypatch.setattr(Placer, "place", lambda placer, *number: (placed.append(number), place(placer, *number)))
+    original = Placer.place
+    monkeypatch.setattr(Placer, "place", lambda placer, *number: (placed.append(number), original(placer, *number)))
     saved = 0
     assignment = [0] * len(space.graph.nodes)
     for _ in range(4 * MAX_KEPT_BEGINNINGS):
         changed = rng.randrange(len(assignment))
-        other = assignment.copy()
-        other[changed] = rng.randrange(len(space.problem.candidates[changed]))
-        plan = space.make_plan(tuple(other), rng.choice(orders), rng.random() < 0.7)
+        copied = assignment.copy()
+        copied[changed] = rng.randrange(len(space.problem.candidates[changed]))
+        plan = space.make_plan(tuple(copied), rng.choice(orders), rng.random() < 0.7)
         placed.clear()
         program = build(
             plan, machine, scheduler, PlanRecords.of(plan, recorder), check_memory=False, beginnings=beginnings
@@ -46,5 +46,5 @@ def test_plans_from_kept_beginnings(
         saved += len(assignment) - len(placed)
         assert program == build(plan, machine, NaiveScheduler(machine, sites), check_memory=False)
         if rng.random() < 0.5:
-            assignment = other
+            assignment = copied
     assert saved or len(assignment) == 1

@@ -59,11 +59,11 @@ def test_the_example_of_section_5_3() -> None:
 def residency(copies: int, sites: list[int], name: str = "h") -> Residency:
     """A tensor of 8 elements in two halves, with `copies` copies each."""
     halves = [TensorType((0,), (4,)), TensorType((4,), (8,))]
-    made = [
+    inflows = [
         PartialCopy(f, site, Region(f, halves[f // copies]), f)
         for f, site in zip(range(2 * copies), sites, strict=True)
     ]
-    return Residency.of(0, computed(name, (8,), DType.F32), aggregates_alone("sum", 1), made)
+    return Residency.of(0, computed(name, (8,), DType.F32), aggregates_alone("sum", 1), inflows)
 
 
 def block(lower: int, upper: int) -> TensorType:
@@ -74,9 +74,9 @@ def test_later_consumers_start_from_aggregates() -> None:
     tensor = residency(2, [0, 1, 2, 3])
     tensor.add(CompleteBlock(3, Region(9, block(2, 6)), (5,)))
     inflow = inflow_of(tensor, [((block(0, 4)),), ((block(4, 8)),)])
-    found = build_preamble([inflow], (0, 3), 4)
-    assert found is not None
-    program = found.program
+    preamble = build_preamble([inflow], (0, 3), 4)
+    assert preamble is not None
+    program = preamble.program
     text = [("+".join(holding.aggregate), holding.sites, holding.size) for holding in program.holdings]
     assert text == [
         ("X1", (0,), 8), ("X2", (0,), 8), ("Y1", (1,), 8), ("Y2", (1,), 8),
@@ -84,7 +84,7 @@ def test_later_consumers_start_from_aggregates() -> None:
     ]  # fmt: skip
     out = [("+".join(requirement.aggregate), requirement.targets) for requirement in program.requirements]
     assert out == [("X1+Y1", ("S1",)), ("X2+Y2", ("S1",)), ("X3+Y3", ("S2",))]  # [4:6) is whole at site 3: left out
-    assert inflow.grid.block(found.atoms["Y3"].cell) == block(6, 8)
+    assert inflow.grid.block(preamble.atoms["Y3"].cell) == block(6, 8)
 
 
 def test_nothing_to_do_is_no_program() -> None:
@@ -96,17 +96,17 @@ def test_nothing_to_do_is_no_program() -> None:
 def test_single_copies_are_listed_where_they_are_whole() -> None:
     tensor = residency(1, [0, 1])
     tensor.add(CompleteBlock(2, Region(9, block(0, 4)), (5,)))
-    found = build_preamble([inflow_of(tensor, [(block(0, 8),)])], (1,), 3)
-    assert found is not None
-    assert [(h.aggregate, h.sites) for h in found.program.holdings] == [(("X1",), (0, 2))]
-    assert [r.targets for r in found.program.requirements] == [("S1",)]
+    preamble = build_preamble([inflow_of(tensor, [(block(0, 8),)])], (1,), 3)
+    assert preamble is not None
+    assert [(h.aggregate, h.sites) for h in preamble.program.holdings] == [(("X1",), (0, 2))]
+    assert [r.targets for r in preamble.program.requirements] == [("S1",)]
 
 
 def test_several_tensors_are_told_apart_by_short_names() -> None:
     tensors = [residency(2, [0, 1, 2, 3], name) for name in ("l.0.act", "l.1.act", "x[2]", "7")]
-    found = build_preamble([inflow_of(tensor, [(block(0, 8),)]) for tensor in tensors], (0,), 4)
-    assert found is not None
-    names = [requirement.aggregate for requirement in found.program.requirements]
+    preamble = build_preamble([inflow_of(tensor, [(block(0, 8),)]) for tensor in tensors], (0,), 4)
+    assert preamble is not None
+    names = [requirement.aggregate for requirement in preamble.program.requirements]
     assert names[0] == ("act_X1", "act_Y1")
     assert names[2] == ("act_2_X1", "act_2_Y1")
     assert names[4:] == [("x_2__X1", "x_2__Y1"), ("x_2__X2", "x_2__Y2"), ("_7_X1", "_7_Y1"), ("_7_X2", "_7_Y2")]
@@ -115,24 +115,24 @@ def test_several_tensors_are_told_apart_by_short_names() -> None:
 
 def test_many_copies_have_distinct_names_none_of_them_a_partition() -> None:
     tensor = residency(700, [f % 1400 for f in range(1400)])
-    found = build_preamble([inflow_of(tensor, [(block(0, 8),)])], (0,), 1400)
-    assert found is not None
-    aggregate = found.program.requirements[0].aggregate
+    preamble = build_preamble([inflow_of(tensor, [(block(0, 8),)])], (0,), 1400)
+    assert preamble is not None
+    aggregate = preamble.program.requirements[0].aggregate
     assert len(set(aggregate)) == 700
     assert {"X1", "Y1", "W1", "XX1", "XY1", "YX1", "XXX1"} <= set(aggregate)
-    assert not set(aggregate) & {partition.name for partition in found.program.partitions}
+    assert not set(aggregate) & {partition.name for partition in preamble.program.partitions}
 
 
 @pytest.mark.parametrize(("shape", "cuts"), [((), []), ((5,), [2]), ((4, 6, 3), [1, 2, 0])])
 def test_cells_of_a_grid_are_its_blocks_in_order(shape: tuple[int, ...], cuts: list[int]) -> None:
-    whole = TensorType.whole(shape)
-    parts = [TensorType(tuple(cuts), shape)] if cuts else [whole]
-    grid = Grid(Overlay(whole, parts).cuts)
+    full = TensorType.whole(shape)
+    parts = [TensorType(tuple(cuts), shape)] if cuts else [full]
+    grid = Grid(Overlay(full, parts).cuts)
     cells = [grid.block(cell) for cell in range(len(grid))]
     assert cells == sorted(cells)
     assert [cell.size for cell in cells] == grid.volumes()
-    assert sum(grid.volumes()) == whole.size
-    for part in (whole, *parts):
+    assert sum(grid.volumes()) == full.size
+    for part in (full, *parts):
         assert [grid.block(cell) for cell in grid.cells(part)] == [cell for cell in cells if part.contains(cell)]
 
 

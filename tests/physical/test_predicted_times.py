@@ -47,17 +47,17 @@ PREDICTED: list[tuple[str, dict[str, object]]] = [
 @pytest.mark.parametrize(("case", "machine"), one_in(4, PREDICTED, ["dgx-v100", "dgx-a100"]))
 def test_a_plan_file_predicts_what_its_device_program_does(case: tuple[str, dict[str, object]], machine: str) -> None:
     model, options = case
-    found = compiled(model, machine, **options)
-    target = found.target.machine
-    expected = time_tasks(list_run_tasks(found.program, target).costs, target)
-    assert time_plan(found.bundle, read_plan_machine(found.bundle)).times == expected
-    assert found.bundle.predicted_ms == expected.predicted_ms == found.program.predicted_ms > 0
-    works = compute_task_costs(found.program)
-    run = list_run_tasks(found.program, target).costs
+    compilation = compiled(model, machine, **options)
+    target = compilation.target.machine
+    expected = time_tasks(list_run_tasks(compilation.program, target).costs, target)
+    assert time_plan(compilation.bundle, read_plan_machine(compilation.bundle)).times == expected
+    assert compilation.bundle.predicted_ms == expected.predicted_ms == compilation.program.predicted_ms > 0
+    works = compute_task_costs(compilation.program)
+    run = list_run_tasks(compilation.program, target).costs
     assert expected.predicted_ms >= critical_path_ms(run, target) * (1 - 1e-9)
     assert expected.predicted_ms >= capacity_bound_ms(run, target) * (1 - 1e-9)
     assert sum(work.flops for work in works) == sum(
-        choice_flops for node_flops in _flops(found) for choice_flops in node_flops
+        choice_flops for node_flops in _flops(compilation) for choice_flops in node_flops
     )
 
 
@@ -65,8 +65,8 @@ def predict_ms(program: DeviceProgram, machine: Machine) -> float:
     return time_tasks(list_run_tasks(program, machine).costs, machine).predicted_ms
 
 
-def _flops(found: Compiled) -> list[list[int]]:
-    pairs = zip(found.graph.nodes, found.plan.choices, strict=True)
+def _flops(compilation: Compiled) -> list[list[int]]:
+    pairs = zip(compilation.graph.nodes, compilation.plan.choices, strict=True)
     return [[node.operator.flops(f) for f in choice.candidate.spec.functions] for node, choice in pairs]
 
 
@@ -84,19 +84,21 @@ def test_a_matrix_product_by_hand() -> None:
         "model m\ndim a=1024\ndim b=2048\ndim c=512\ninput x: f16[a,b]\nweight w: f16[b,c]\nweight v: f16[c]\n"
         "y = matmul(x, w)\nz[a] = y[a,c] * v[c]\noutput z\n"
     )
-    found = compile_model(text, "m.ein", CompileOptions(machine="dgx-v100", devices=1, ideal=True, schedule="naive"))
-    first, second = (compute_task_costs(found.program)[t] for t in (0, 1))
+    compilation = compile_model(
+        text, "m.ein", CompileOptions(machine="dgx-v100", devices=1, ideal=True, schedule="naive")
+    )
+    first, second = (compute_task_costs(compilation.program)[t] for t in (0, 1))
     assert (first.flops, second.flops) == (2 * 1024 * 2048 * 512, 2 * 1024 * 512)
     assert first.size == 2 * (1024 * 2048 + 2048 * 512 + 1024 * 512)
     assert second.size == 2 * (1024 * 512 + 512 + 1024)
     assert first.precision == second.precision == "f16"
     expected = first.flops / 125e12 * 1e3 + second.size / 900e9 * 1e3  # the one computes, the other reads
-    assert found.program.predicted_ms == pytest.approx(expected)
+    assert compilation.program.predicted_ms == pytest.approx(expected)
 
 
 def test_transfers_and_copies_are_as_long_as_their_regions() -> None:
-    found = compiled("llama_block", "dgx-a100", preset="tiny", selector="random", seed=2)
-    program = found.program
+    compilation = compiled("llama_block", "dgx-a100", preset="tiny", selector="random", seed=2)
+    program = compilation.program
     kinds = set()
     for task, work in zip(program.tasks, compute_task_costs(program), strict=True):
         kinds.add(kind_of(task))
@@ -122,12 +124,12 @@ def test_an_exchange_between_kernels_takes_its_own_time(machine: str, devices: i
     """Rows are normalised, then columns: whatever a site has goes to all, when all have ended their first kernel."""
     text = 'model m\ndim i=64\ndim j=80\ninput x: f16[i,j]\na = softmax(x, "j")\nb = softmax(a, "i")\noutput b\n'
     options = CompileOptions(machine=machine, devices=devices, ideal=True, schedule="naive", selector="eindecomp")
-    found = compile_model(text, "m.ein", options)
-    program = found.program
+    compilation = compile_model(text, "m.ein", options)
+    program = compilation.program
     (exchange,) = exchanges_of(program)
     assert program.operations[1].exchange is exchange
     assert not any(isinstance(task, AggregateTask) for task in program.tasks)
-    fabric = found.target.machine
+    fabric = compilation.target.machine
     alone = simulate(program_of(exchange), fabric).completion_ms
     fast = Machine(fabric.name, tuple(Site(1e15, site.memory_bytes) for site in fabric.sites), fabric.resources)
     assert predict_ms(program, fast) == pytest.approx(alone, rel=1e-6)
@@ -136,8 +138,8 @@ def test_an_exchange_between_kernels_takes_its_own_time(machine: str, devices: i
 
 def test_kernels_are_never_free_of_their_bytes() -> None:
     machine = load_machine("dgx-a100").ideal()
-    found = compiled("llama_block", "dgx-a100", preset="b1x1k", ideal=True)
-    for work in compute_task_costs(found.program):
+    compilation = compiled("llama_block", "dgx-a100", preset="b1x1k", ideal=True)
+    for work in compute_task_costs(compilation.program):
         if work.kind is TaskKind.KERNEL:
             took = compute_occupied_ms(work, machine.sites[0], 0.0)
             assert took >= work.size / 1555e6 * (1 - 1e-12)

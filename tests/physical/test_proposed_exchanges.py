@@ -35,10 +35,10 @@ def test_every_kind_of_exchange_is_offered_once_and_faster_programs_are_taken():
     used, before = exchanges_of(compiled), exchanges_of(plain)
     assert len(used) == 5
     assert len(searcher.requests) == 2  # the reduce-scatters are equal, and the gathers
-    assert {one.author for one in used.values()} == {"proposer"}
-    for name, one in used.items():
-        assert one.completion_ms < before[name].completion_ms == one.naive_ms
-        assert one.splits
+    assert {exchange.author for exchange in used.values()} == {"proposer"}
+    for name, used_exchange in used.items():
+        assert used_exchange.completion_ms < before[name].completion_ms == used_exchange.naive_ms
+        assert used_exchange.splits
     assert compiled.bundle.predicted_ms < plain.bundle.predicted_ms
     assert [line.partition(" proposal")[0] for line in compiled.proposals] == ["x.0:", "layer.1.h.1:"]
     assert all(line.endswith("the best so far") for line in compiled.proposals)
@@ -52,12 +52,12 @@ class Fixed:
 
     def __init__(self, change):
         self.change = change
-        self.asked = 0
+        self.requests = 0
 
     def propose(self, request):
         if request.round:
             return None
-        self.asked += 1
+        self.requests += 1
         return self.change(print_program(request.preamble), print_program(request.best))
 
 
@@ -89,7 +89,7 @@ def test_who_fails_twice_is_not_asked_again():
     failing = Fixed(refuse)
     compiled = compile_layers(failing, TextProposer("no program"), selector="random", seed=1)  # layers differ
     kinds = {line.partition(":")[0] for line in compiled.proposals}
-    assert failing.asked == 2 < len(kinds)
+    assert failing.requests == 2 < len(kinds)
     assert any("not asked any more" in line for line in compiled.proposals)
 
 
@@ -98,5 +98,5 @@ def test_the_time_of_proposers_is_part_of_the_limit():
     begin = time.monotonic()
     compiled = compile_layers(sleeper, time_limit=1.0, schedule="synthesized")
     assert time.monotonic() - begin < 20  # it takes 2 s; nobody waits for one who sleeps
-    assert {one.author for one in exchanges_of(compiled).values()} == {"compiler"}
+    assert {exchange.author for exchange in exchanges_of(compiled).values()} == {"compiler"}
     assert any(words in compiled.proposals[0] for words in ("took longer than", "no time is left"))

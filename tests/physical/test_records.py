@@ -80,23 +80,28 @@ def test_everything_a_reader_needs_is_there() -> None:
     machine = switch(4)
     plan = optimize(network(), 4)
     program = build(plan, machine)
-    found = emit(program, machine, (4, 5, 6, 7), "naive")
-    assert found.devices == (4, 5, 6, 7)
-    assert (found.model, found.machine, found.selector, found.schedule) == ("network", "switch", "eindecomp", "naive")
-    report = read_report(found)
-    assert (found.total_cost, report.cut_cost, report.exact) == (plan.total_cost, plan.cut_cost, plan.exact)
-    assert parse_machine(found.machine_file) == machine
-    weights = {t.name: (t.fan_in, t.stored) for t in found.tensors if t.kind == "weight"}
+    bundle_of = emit(program, machine, (4, 5, 6, 7), "naive")
+    assert bundle_of.devices == (4, 5, 6, 7)
+    assert (bundle_of.model, bundle_of.machine, bundle_of.selector, bundle_of.schedule) == (
+        "network",
+        "switch",
+        "eindecomp",
+        "naive",
+    )
+    report = read_report(bundle_of)
+    assert (bundle_of.total_cost, report.cut_cost, report.exact) == (plan.total_cost, plan.cut_cost, plan.exact)
+    assert parse_machine(bundle_of.machine_file) == machine
+    weights = {t.name: (t.fan_in, t.stored) for t in bundle_of.tensors if t.kind == "weight"}
     assert weights == {"w1": (11, "layer.0.weight"), "w2": (17, None)}
     descs = [tensor.desc for tensor in plan.graph.tensors]
-    for operation, node in zip(found.operations, plan.graph.nodes, strict=True):
+    for operation, node in zip(bundle_of.operations, plan.graph.nodes, strict=True):
         inputs = tuple(descs[position] for position in operation.inputs)
         attributes = {k: tuple(v) if isinstance(v, list) else v for k, v in operation.attributes.items()}
         assert restore(operation.family, inputs, attributes) == node.operator
         assert operation.source == "net.ein:5"
-    assert found.operations == program.operations
+    assert bundle_of.operations == program.operations
     programs = [program_of(exchange) for exchange in exchanges_of(program)]
-    assert programs == [build_naive_body(replace(one, actions=()), machine) for one in programs] != []
+    assert programs == [build_naive_body(replace(program, actions=()), machine) for program in programs] != []
 
 
 def test_the_directory_of_the_model_does_not_show() -> None:
@@ -118,9 +123,9 @@ print(hashlib.sha256(b"".join(encode(bundle(n, s)) for n in (3, 6) for s in ("ei
 
 @pytest.mark.slow
 def test_the_same_bytes_whatever_the_hash_seed() -> None:
-    here = hashlib.sha256(b"".join(encode(bundle(n, s)) for n in (3, 6) for s in ("eindecomp", "random"))).hexdigest()
-    other = "1" if os.environ.get("PYTHONHASHSEED") == "0" else "0"
-    environment = {**os.environ, "PYTHONHASHSEED": other}
+    digest = hashlib.sha256(b"".join(encode(bundle(n, s)) for n in (3, 6) for s in ("eindecomp", "random"))).hexdigest()
+    seed = "1" if os.environ.get("PYTHONHASHSEED") == "0" else "0"
+    environment = {**os.environ, "PYTHONHASHSEED": seed}
     command = [sys.executable, "-c", SCRIPT]
     done = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, env=environment, check=True)
-    assert done.stdout.strip() == here
+    assert done.stdout.strip() == digest

@@ -49,8 +49,8 @@ def sites_help_others_first(program: DeviceProgram) -> bool:
     return all(
         number in task.after
         for _, task in kernels
-        for number, other in enumerate(program.tasks[: first[task.serves]])
-        if (other.serves, other.site) == (task.serves, task.site) and isinstance(other, AggregateTask)
+        for number, earlier in enumerate(program.tasks[: first[task.serves]])
+        if (earlier.serves, earlier.site) == (task.serves, task.site) and isinstance(earlier, AggregateTask)
     )
 
 
@@ -79,8 +79,8 @@ def test_random_graphs_compute_their_reference(seed: int) -> None:
     program = checked(build_fast(optimize(graph, sites, selector="random", seed=seed), machine), machine)
     arrays = whole_arrays(graph)
     for order in range(2):
-        for name, found in interpret(program, arrays, order).items():
-            np.testing.assert_array_equal(found, arrays[name])
+        for name, array in interpret(program, arrays, order).items():
+            np.testing.assert_array_equal(array, arrays[name])
 
 
 @pytest.mark.usefixtures("toy_kernels")
@@ -95,8 +95,8 @@ def test_tuples_move_in_pieces(kind: str) -> None:
         verify(program)
         cut += sum(len(exchange.splits) for exchange in exchanges_of(program))
         arrays = toy_arrays(plan.graph, seed)
-        for name, found in interpret(program, arrays, seed).items():
-            np.testing.assert_allclose(found, arrays[name], rtol=1e-5, atol=1e-5)
+        for name, array in interpret(program, arrays, seed).items():
+            np.testing.assert_allclose(array, arrays[name], rtol=1e-5, atol=1e-5)
         prove_data(decode(encode(emit(program, machine, tuple(range(sites)), "synthesized"))))
     assert cut or kind == "top"  # whose tuples need most dimensions whole
 
@@ -133,14 +133,17 @@ def test_models_compute_what_naive_plans_compute(
         session.load_all({t.name: make_random_array(t, n) for n, t in enumerate(bundle.tensors) if t.kind != "value"})
         session.execute()
         results.append({tensor.name: session.offload(tensor.name) for tensor in session.outputs})
-    for name, found in results[0].items():
-        np.testing.assert_allclose(found, results[1][name], rtol=2e-4, atol=2e-4 * np.abs(found).max())
+    for name, array in results[0].items():
+        np.testing.assert_allclose(array, results[1][name], rtol=2e-4, atol=2e-4 * np.abs(array).max())
 
 
-def remove_link(whole: Machine, *sites: int) -> Machine:
+def remove_link(machine: Machine, *sites: int) -> Machine:
     """The machine without any path between two sites."""
-    left = [replace(one, pairs=tuple(p for p in one.pairs if set(p) != set(sites))) for one in whole.resources]
-    return replace(whole, name="cut", resources=tuple(one for one in left if one.pairs))
+    left = [
+        replace(resource, pairs=tuple(p for p in resource.pairs if set(p) != set(sites)))
+        for resource in machine.resources
+    ]
+    return replace(machine, name="cut", resources=tuple(resource for resource in left if resource.pairs))
 
 
 def ring(sites: int) -> Machine:
@@ -179,11 +182,11 @@ def test_a_machine_without_a_link_computes_the_same(machine: Machine) -> None:
 
 @pytest.mark.parametrize("schedule", ["naive", pytest.param("synthesized", marks=pytest.mark.slow)])
 def test_a_missing_link_costs_little(schedule: str) -> None:
-    whole = load_machine("dgx-v100")
+    machine = load_machine("dgx-v100")
     options = CompileOptions(machine="dgx-v100", selector="eindecomp")
     plan = compile_model((MODELS / "ffn.ein").read_text(), "ffn.ein", options).plan
     make = build if schedule == "naive" else build_fast
-    assert make(plan, remove_link(whole, 0, 3)).predicted_ms <= 1.2 * make(plan, whole).predicted_ms
+    assert make(plan, remove_link(machine, 0, 3)).predicted_ms <= 1.2 * make(plan, machine).predicted_ms
 
 
 def test_repeated_exchanges_are_synthesized_once(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -198,11 +201,11 @@ def test_repeated_exchanges_are_synthesized_once(monkeypatch: pytest.MonkeyPatch
     nodes = [(f"h{n}", product, ("x" if n == 0 else f"h{n - 1}", f"w{n}")) for n in range(7)]
     plan = plan_of(graph_of(nodes, ["h6"]), 4, {f"h{n}": (1, 4, 1) for n in range(7)})
     program = build(plan, mesh(4), SynthesizingScheduler(mesh(4), 4))
-    found = [operation.exchange for operation in program.operations if operation.exchange is not None]
-    assert len(found) == 6
-    assert len({id(exchange.program) for exchange in found}) == 1
+    exchanges = [operation.exchange for operation in program.operations if operation.exchange is not None]
+    assert len(exchanges) == 6
+    assert len({id(exchange.program) for exchange in exchanges}) == 1
     assert 1 <= len(calls) <= 4  # between layers and to the output, each again where the placement is open
-    assert not found[0].naive
+    assert not exchanges[0].naive
 
 
 @pytest.mark.slow

@@ -92,8 +92,8 @@ def reading(position: int, block: Block) -> DeviceProgram:
     """The task reads another block of its first buffer."""
     if isinstance(TASKS[position], TransferTask):
         return with_task(position, read=Region(TASKS[position].read.buffer, block))
-    first, *others = TASKS[position].reads
-    return with_task(position, reads=(Region(first.buffer, block), *others))
+    first, *remaining = TASKS[position].reads
+    return with_task(position, reads=(Region(first.buffer, block), *remaining))
 
 
 def at_offset(buffer: int, offset: int) -> DeviceProgram:
@@ -169,16 +169,16 @@ def test_a_mutation_is_refused(name: str) -> None:
 
 
 def test_a_lost_dependency_is_a_race() -> None:
-    found = kept = 0
+    refused = kept = 0
     for position, task in enumerate(PROGRAM.tasks):
         for lost in task.after:
             mutant = with_task(position, after=tuple(before for before in task.after if before != lost))
             if still_after(mutant.tasks, position, lost):
                 kept += 1
                 continue
-            found += 1
+            refused += 1
             assert next(races(mutant), None) is not None, (position, lost)
-    assert found > 10 * kept
+    assert refused > 10 * kept
 
 
 def still_after(tasks: tuple[AnyTask, ...], position: int, lost: int) -> bool:

@@ -54,19 +54,19 @@ def read(text, preset=None, definitions=()):
 
 def build_all(graph, sites, names=tuple(BASELINES)):
     problem = build_problem(graph, sites, flexible=True)
-    return problem, {one.name: one for one in build_baselines(graph, problem, sites, names)}
+    return problem, {baseline.name: baseline for baseline in build_baselines(graph, problem, sites, names)}
 
 
 def cuts(graph, problem, baseline):
     """For every operator its cut indices with their counts; of replicated ones also the number of replicas."""
-    found = {}
+    chosen = {}
     for node, options, number in zip(graph.nodes, problem.candidates, baseline.chosen, strict=True):
         counts = zip(node.operator.indices, map(len, options[number].intervals), strict=True)
         replicas = options[number].replicas
-        found[node.name] = {index.name: count for index, count in counts if count > 1}
+        chosen[node.name] = {index.name: count for index, count in counts if count > 1}
         if replicas > 1:
-            found[node.name]["replicas"] = replicas
-    return found
+            chosen[node.name]["replicas"] = replicas
+    return chosen
 
 
 def device_program(graph, problem, baseline, machine):
@@ -77,62 +77,62 @@ def device_program(graph, problem, baseline, machine):
 def test_everything_by_tokens_is_faster_than_the_optimum_of_the_proxy():
     """8 sequences of 1K tokens on eight H100s: 0.527 ms, where the plan that moves the fewest elements takes 0.682."""
     graph, machine = read(BLOCK, "b8x1k"), load_at_peak("dgx-h100")
-    problem, found = build_all(graph, 8)
-    own = cuts(graph, problem, found["data"])
-    assert own.pop("a") == {"sequence": 8}
-    assert all(cut == {"tokens": 8} for cut in own.values())
-    assert device_program(graph, problem, found["data"], machine).predicted_ms == pytest.approx(0.527, abs=0.001)
-    assert found["sequence"].same_as == "data"
+    problem, built = build_all(graph, 8)
+    chosen = cuts(graph, problem, built["data"])
+    assert chosen.pop("a") == {"sequence": 8}
+    assert all(cut == {"tokens": 8} for cut in chosen.values())
+    assert device_program(graph, problem, built["data"], machine).predicted_ms == pytest.approx(0.527, abs=0.001)
+    assert built["sequence"].same_as == "data"
 
 
 @pytest.mark.parametrize("sites", [3, 4])
 def test_a_block_of_a_transformer(sites):
     """Three sequences, six query heads, three key/value heads: four sites take two shares of them, each by tokens."""
     graph = read(BLOCK, "tiny")
-    problem, found = build_all(graph, sites)
-    megatron, between = cuts(graph, problem, found["megatron"]), {"replicas": sites}
+    problem, built = build_all(graph, sites)
+    megatron, between = cuts(graph, problem, built["megatron"]), {"replicas": sites}
     assert megatron["h"] == megatron["r"] == megatron["n"] == megatron["y"] == between
-    heads, rest = {3: (3, {}), 4: (2, {"tokens": 2})}[sites]
-    assert megatron["q"] == megatron["rq"] == megatron["o"] == {"heads_q": heads, **rest}
-    assert megatron["k"] == megatron["v"] == megatron["rk"] == {"heads_kv": heads, **rest}
+    heads, sizes = {3: (3, {}), 4: (2, {"tokens": 2})}[sites]
+    assert megatron["q"] == megatron["rq"] == megatron["o"] == {"heads_q": heads, **sizes}
+    assert megatron["k"] == megatron["v"] == megatron["rk"] == {"heads_kv": heads, **sizes}
     assert megatron["a"]["heads_kv"] == heads
     assert prod(megatron["a"].values()) == sites
     assert megatron["gate"] == megatron["up"] == megatron["f"] == megatron["down"] == {"d_ff": sites}
-    along = cuts(graph, problem, found["megatron-sequence"])
+    along = cuts(graph, problem, built["megatron-sequence"])
     assert {name for name in along if along[name] != megatron[name]} == {"h", "r", "n", "y"}
     assert along["h"] == along["y"] == {"tokens": sites}
-    data = cuts(graph, problem, found["data"])
+    data = cuts(graph, problem, built["data"])
     assert data["a"] == {"sequence": heads}
     assert data["q"] == data["gate"] == data["y"] == {"tokens": heads}  # other sites have nothing to do
-    assert set(map(tuple, cuts(graph, problem, found["single"]).values())) == {()}
+    assert set(map(tuple, cuts(graph, problem, built["single"]).values())) == {()}
 
 
 def test_a_single_sequence_is_no_batch():
     graph = read(BLOCK, "tiny", [("seq_lens", "[64]")])
-    problem, found = build_all(graph, 3)
-    assert found["data"].chosen is None
-    assert "independent" in found["data"].reason
-    along, heads = (cuts(graph, problem, found[name]) for name in ("sequence", "sequence-heads"))
+    problem, built = build_all(graph, 3)
+    assert built["data"].chosen is None
+    assert "independent" in built["data"].reason
+    along, heads = (cuts(graph, problem, built[name]) for name in ("sequence", "sequence-heads"))
     assert along["q"] == along["o"] == along["f"] == {"tokens": 3}
     assert along["a"] == {"queries": 3}
     assert {name: cut for name, cut in heads.items() if cut != along[name]} == {"a": {"heads_kv": 3}}
     number = [node.name for node in graph.nodes].index("a")
-    candidate = problem.candidates[number][found["sequence"].chosen[number]]
+    candidate = problem.candidates[number][built["sequence"].chosen[number]]
     pairs = [(up - lo) * (lo + up + 1) // 2 for lo, up in candidate.intervals[2]]  # query i sees i + 1 keys
     assert max(pairs) < 1.2 * sum(pairs) / 3  # evenly, the last third would have 1.6 times as many
 
 
 def test_batch_and_tokens_are_told_apart():
     graph = read(BATCHED)
-    problem, found = build_all(graph, 2)
-    assert set(map(str, cuts(graph, problem, found["data"]).values())) == {"{'batch': 2}"}
-    along = cuts(graph, problem, found["sequence"])
+    problem, built = build_all(graph, 2)
+    assert set(map(str, cuts(graph, problem, built["data"]).values())) == {"{'batch': 2}"}
+    along = cuts(graph, problem, built["sequence"])
     assert along["scores"] == along["p"] == along["c"] == along["q"] == along["o"] == {"s": 2}
     assert along["k"] == {"t": 2}
-    heads = cuts(graph, problem, found["sequence-heads"])
+    heads = cuts(graph, problem, built["sequence-heads"])
     assert heads["q"] == along["q"]
     assert heads["scores"] != along["scores"]
-    megatron = cuts(graph, problem, found["megatron"])
+    megatron = cuts(graph, problem, built["megatron"])
     assert all(megatron[name] == {"heads": 2} for name in ("q", "k", "v", "scores", "p", "c", "o"))
     assert megatron["y"] == {"replicas": 2}
 
@@ -168,18 +168,18 @@ def test_axes_join_what_is_cut_together():
 
 def test_one_site_moves_nothing():
     graph, machine = read(BLOCK, "tiny"), load_machine("dgx-a100").restrict(range(4))
-    problem, found = build_all(graph, 4, ["single"])
-    program = device_program(graph, problem, found["single"], machine)
+    problem, built = build_all(graph, 4, ["single"])
+    program = device_program(graph, problem, built["single"], machine)
     assert {task.site for task in program.tasks} == {0}
 
 
 def test_what_does_not_apply_has_a_reason():
     graph = read("models/chain_a.ein", definitions=[("scale", "256")])
-    _, found = build_all(graph, 4)
-    assert found["single"].chosen is not None
+    _, built = build_all(graph, 4)
+    assert built["single"].chosen is not None
     for name in ("data", "sequence"):
-        assert found[name].chosen is None
-        assert found[name].reason
+        assert built[name].chosen is None
+        assert built[name].reason
 
 
 def test_pairs_of_products():
@@ -201,24 +201,24 @@ y = matmul(g, w3)
 output y
 """
     graph = read(text)
-    problem, found = build_all(graph, 4, ["megatron"])
-    own = cuts(graph, problem, found["megatron"])
-    assert (own["h"], own["r"]) == ({"k": 4}, {"b": 4})
-    assert own["g"] == {"j": 4}
-    assert own["y"] == {"k": 4}
+    problem, built = build_all(graph, 4, ["megatron"])
+    chosen = cuts(graph, problem, built["megatron"])
+    assert (chosen["h"], chosen["r"]) == ({"k": 4}, {"b": 4})
+    assert chosen["g"] == {"j": 4}
+    assert chosen["y"] == {"k": 4}
 
 
 @pytest.mark.parametrize("seed", range(6))
 def test_any_graph_has_baselines_or_reasons(seed):
     graph, sites = random_graph(seed, 2 + seed, tree=seed % 2 == 0), (1, 3, 4, 5, 7, 8)[seed]
-    problem, found = build_all(graph, sites)
+    problem, built = build_all(graph, sites)
     machine = load_machine("dgx-a100").restrict(range(sites))
-    for baseline in found.values():
+    for baseline in built.values():
         if baseline.chosen is None:
             assert baseline.reason
         else:
             verify(device_program(graph, problem, baseline, machine))
-    assert found["single"].chosen is not None
+    assert built["single"].chosen is not None
 
 
 STEP = """model step
@@ -238,8 +238,8 @@ output loss = mean(e * e, "n", "w")
 def test_training_steps_have_the_plans_that_people_write_by_hand():
     """Data parallelism keeps all states everywhere, FSDP cuts them, and Megatron cuts those of its pair."""
     graph = fuse(derive_training_step(build_graph(STEP, "m.ein"), "loss", "adamw", None, StepOptions(precision="bf16")))
-    problem, found = build_all(graph, 4)
-    data, fsdp, megatron = (cuts(graph, problem, found[name]) for name in ("data", "fsdp", "megatron"))
+    problem, built = build_all(graph, 4)
+    data, fsdp, megatron = (cuts(graph, problem, built[name]) for name in ("data", "fsdp", "megatron"))
     (product,) = [node.name for node in graph.nodes if node.outputs[0].startswith("up.bf16.gradient")]
     rows = next(i.name for i in graph.nodes[graph.positions[product]].operator.indices if i.extent == 48)
     assert data[product] == fsdp[product] == {rows: 4}  # its results are partial, and added up
@@ -248,15 +248,17 @@ def test_training_steps_have_the_plans_that_people_write_by_hand():
     columns = [index for index, count in megatron["up.next"].items() if count == 4]
     assert columns
     assert megatron["gain.next"] == {"replicas": 4}
-    assert set(cuts(graph, problem, found["megatron-sequence"])["e"]) <= {"n", "i0"}
+    assert set(cuts(graph, problem, built["megatron-sequence"])["e"]) <= {"n", "i0"}
     machine, memory = load_machine("dgx-a100").restrict((0, 1, 2, 3)), {}
     for name in ("data", "fsdp", "megatron"):
-        memory[name] = max(device_program(graph, problem, found[name], machine).memory)
+        memory[name] = max(device_program(graph, problem, built[name], machine).memory)
     assert memory["fsdp"] < memory["data"]
 
 
 def test_a_model_without_states_has_no_fsdp():
     graph = read(BATCHED)
-    _, found = build_all(graph, 2)
-    assert "there are none" in found["fsdp"].reason
-    assert "fsdp" not in {one.name for one in build_baselines(graph, build_problem(graph, 2, flexible=True), 2)}
+    _, built = build_all(graph, 2)
+    assert "there are none" in built["fsdp"].reason
+    assert "fsdp" not in {
+        baseline.name for baseline in build_baselines(graph, build_problem(graph, 2, flexible=True), 2)
+    }

@@ -34,17 +34,17 @@ def test_independent_nodes_reach_each_other_neither_way(seed: int) -> None:
 
     def reach(name: str) -> set[str]:
         """The nodes that a node needs, itself included."""
-        node = next(one for one in graph.nodes if one.name == name)
-        found = {name}
+        node = next(node for node in graph.nodes if node.name == name)
+        reached = {name}
         for tensor in node.inputs:
             if tensor in producers:
-                found |= reach(producers[tensor][0].name)
-        return found
+                reached |= reach(producers[tensor][0].name)
+        return reached
 
     names = [node.name for node in graph.nodes]
     for name, mask in zip(names, find_independent(graph), strict=True):
-        expected = {other for other in names if other not in reach(name) and name not in reach(other)}
-        assert {other for n, other in enumerate(names) if mask >> n & 1} == expected
+        expected = {unrelated for unrelated in names if unrelated not in reach(name) and name not in reach(unrelated)}
+        assert {name for n, name in enumerate(names) if mask >> n & 1} == expected
 
 
 def test_the_share_of_a_branch_is_its_part_of_the_time() -> None:
@@ -63,7 +63,7 @@ def test_towers_run_on_sites_of_their_own() -> None:
         towers(4, 3), "towers", CompileOptions(machine="dgx-a100", devices=8, schedule="naive", selector="fastest")
     )
     program = compiled.program
-    times = {one.name: one.predicted_ms for one in program.plan.contenders}
+    times = {contender.name: contender.predicted_ms for contender in program.plan.contenders}
     together, apart = times["time"], times[SIDE_BY_SIDE]
     assert together is not None
     assert apart is not None

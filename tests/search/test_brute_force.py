@@ -29,10 +29,10 @@ MACHINES = ("dgx-a100", "dgx-h100", "dgx-v100")
 
 def sum_all(problem: TimeProblem) -> np.ndarray:
     """What the tables say of every assignment, with an axis for each node, by adding up with broadcasting."""
-    shape = [len(own) for own in problem.node_times]
+    shape = [len(times) for times in problem.node_times]
     total = np.zeros(shape, dtype=np.int64)
-    for v, own in enumerate(problem.node_times):
-        total += own.reshape([-1 if u == v else 1 for u in range(len(shape))])
+    for v, milliseconds in enumerate(problem.node_times):
+        total += milliseconds.reshape([-1 if u == v else 1 for u in range(len(shape))])
     for table in problem.tables:
         full = table.costs
         for axis, classes in enumerate(table.classes):
@@ -52,25 +52,25 @@ def test_tables_are_minimized_exactly(seed: int) -> None:
         assert best is not None
         assert every[tuple(best)] == every.min() == sum_times(tables, best)
         rng = random.Random(seed)
-        here = tuple(rng.randrange(size) for size in every.shape)
-        for change in list_changes(tables, here) + list_pair_changes(tables, here):
-            there = change.apply(here)
-            assert change.added == every[there] - every[here]
-            assert {v for v in range(len(here)) if here[v] != there[v]} == set(change.nodes)
-        assert len(list_changes(tables, here)) == sum(size - 1 for size in every.shape)
+        start = tuple(rng.randrange(size) for size in every.shape)
+        for change in list_changes(tables, start) + list_pair_changes(tables, start):
+            neighbour = change.apply(start)
+            assert change.added == every[neighbour] - every[start]
+            assert {v for v in range(len(start)) if start[v] != neighbour[v]} == set(change.nodes)
+        assert len(list_changes(tables, start)) == sum(size - 1 for size in every.shape)
 
 
 def require_near_best(seed: int, most: int) -> None:
     rng = random.Random(seed)
     graph, sites, machine = draw_graph(seed), rng.choice((2, 3, 4)), load_machine(rng.choice(MACHINES))
     placement = rng.choice(("replicated", "replicated", "once"))
-    found = find_fastest(graph, machine, sites, naive=True, budget=SearchBudget(), input_placement=placement)
-    assert found.program is not None
+    fastest = find_fastest(graph, machine, sites, naive=True, budget=SearchBudget(), input_placement=placement)
+    assert fastest.program is not None
     evaluator = evaluator_of(graph, machine, sites, placement)
     bounds = PlanBounds(graph, machine, sites, once=placement == "once")
-    faster = find_faster_plan(evaluator, bounds, found.program.predicted_ms / 1.03, most)
-    assert faster is None, (seed, found.program.predicted_ms, faster)
-    assert find_faster_plan(evaluator, bounds, found.program.predicted_ms * 5, most) is not None
+    faster = find_faster_plan(evaluator, bounds, fastest.program.predicted_ms / 1.03, most)
+    assert faster is None, (seed, fastest.program.predicted_ms, faster)
+    assert find_faster_plan(evaluator, bounds, fastest.program.predicted_ms * 5, most) is not None
 
 
 @pytest.mark.parametrize("seed", [302, pytest.param(303, marks=pytest.mark.slow)])
@@ -92,7 +92,7 @@ def test_small_plans_are_listed_by_what_they_take_at_least() -> None:
     plans = list(list_small_plans(space, tables))
     assert [least for least, _ in plans] == sorted(least for least, _ in plans)
     assert len({plan for _, plan in plans}) == len(plans)
-    sizes = [range(len(own)) for own in space.problem.candidates]
+    sizes = [range(len(candidates)) for candidates in space.problem.candidates]
     assert {plan for _, plan in plans} <= set(itertools.product(*sizes))
     assert all(least <= sum_times(tables, plan) for least, plan in plans)
 
@@ -102,8 +102,8 @@ def test_changes_are_tried_even_if_many_plans_of_a_small_graph_promise_more() ->
     of plans seem as good to the estimate that sees no links."""
     text = (MODELS / "chain_b.ein").read_text(encoding="utf-8")
     graph = fuse(build_graph(text, "chain_b.ein", (("scale", "2"),), None, None))
-    found = find_fastest(graph, load_at_peak("dgx-a100"), 4, naive=True, budget=SearchBudget())
-    times = {one.name: one.predicted_ms for one in found.plan.contenders}
-    assert found.program is not None
+    fastest = find_fastest(graph, load_at_peak("dgx-a100"), 4, naive=True, budget=SearchBudget())
+    times = {contender.name: contender.predicted_ms for contender in fastest.plan.contenders}
+    assert fastest.program is not None
     assert times["time"] is not None
-    assert found.program.predicted_ms < 0.97 * times["time"]
+    assert fastest.program.predicted_ms < 0.97 * times["time"]

@@ -32,13 +32,13 @@ def compare(seed: int, plans: int, rates: tuple[tuple[str, KernelRate], ...] = (
     machine = replace(machine, sites=tuple(replace(site, kernels=rates) for site in machine.sites))
     problem = build_problem(graph, sites, flexible=True)
     tables, _ = build_time_problems(graph, problem.candidates, machine, sites)
-    rng, found = random.Random(seed), []
+    rng, estimates = random.Random(seed), []
     for _ in range(plans):
-        chosen = tuple(rng.randrange(len(own)) for own in problem.candidates)
+        chosen = tuple(rng.randrange(len(candidates)) for candidates in problem.candidates)
         choices = build_choices(graph, problem, chosen)
         plan = LogicalPlan(graph, sites, "by hand", choices, exact=False, cut_cost=0, spread=False)
-        found.append(sum_times(tables, chosen) / UNITS_PER_MS / build(plan, machine).predicted_ms)
-    return found
+        estimates.append(sum_times(tables, chosen) / UNITS_PER_MS / build(plan, machine).predicted_ms)
+    return estimates
 
 
 @pytest.mark.parametrize("rates", [(), RATES])
@@ -54,8 +54,8 @@ def test_tables_of_two_operators_are_their_simulated_time(rates: tuple[tuple[str
 @pytest.mark.parametrize("equation", ["ij ij -> ij", "ij ij -> i"])
 def test_a_tensor_that_a_node_reads_twice_moves_once(equation: str) -> None:
     builder = Builder()
-    (made,) = builder.apply(toy("ij -> ji", i=700, j=900), builder.input("x", 700, 900))
-    (twice,) = builder.apply(toy(equation, i=900, j=700), made, made)
+    (product,) = builder.apply(toy("ij -> ji", i=700, j=900), builder.input("x", 700, 900))
+    (twice,) = builder.apply(toy(equation, i=900, j=700), product, product)
     graph, machine = builder.graph(twice), load_machine("dgx-a100")
     problem = build_problem(graph, 4, flexible=True)
     tables, _ = build_time_problems(graph, problem.candidates, machine, 4)

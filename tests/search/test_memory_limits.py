@@ -97,7 +97,7 @@ def test_layers_that_are_not_built_count(monkeypatch: pytest.MonkeyPatch) -> Non
     """Plans of a few layers say exactly what the whole needs; where they said too little, another plan is taken."""
     monkeypatch.setattr(folding, "MIN_FOLDED", 4)
     free = compile_within(LAYERS, None)
-    chosen = next(one for one in free.plan.contenders if one.chosen)
+    chosen = next(contender for contender in free.plan.contenders if contender.chosen)
     assert chosen.memory == max(free.program.memory)
     needs = chosen.memory
     evaluate = evaluation.Evaluator._evaluate
@@ -107,7 +107,10 @@ def test_layers_that_are_not_built_count(monkeypatch: pytest.MonkeyPatch) -> Non
     ) -> evaluation.EvaluatedPlan | None:
         """An estimate that is too low by an eighth of what the fastest plan needs."""
         omitted_layers_cost = self._omitted_layers_cost
-        self._omitted_layers_cost = lambda one: (omitted_layers_cost(one)[0], omitted_layers_cost(one)[1] - needs // 8)
+        self._omitted_layers_cost = lambda assignment: (
+            omitted_layers_cost(assignment)[0],
+            omitted_layers_cost(assignment)[1] - needs // 8,
+        )
         draft = evaluate(self, assignment, order, spread)
         self._omitted_layers_cost = omitted_layers_cost
         return draft

@@ -62,10 +62,10 @@ def test_orders_are_topological(seed: int) -> None:
     for order in orders:
         assert sorted(order) == list(range(len(graph.nodes)))
         assert [node.name for node in reorder_graph(graph, order).nodes] == [graph.nodes[n].name for n in order]
-        made = {tensor.name for tensor in graph.tensors} - set(graph.producers())
+        produced = {tensor.name for tensor in graph.tensors} - set(graph.producers())
         for n in order:
-            assert set(graph.nodes[n].inputs) <= made
-            made.update(graph.nodes[n].outputs)
+            assert set(graph.nodes[n].inputs) <= produced
+            produced.update(graph.nodes[n].outputs)
 
 
 def test_pins_that_name_each_layer_leave_layers_equal() -> None:
@@ -94,10 +94,10 @@ def test_a_folded_model_stands_for_the_whole(layers: int) -> None:
 
 def test_layers_that_differ_are_not_folded_into_one() -> None:
     assert fold(chain(LAYERS)) is None
-    whole = fold(chain(9))
-    assert whole is not None
-    assert len(whole.graph.nodes) == 2 * (1 + LAYERS)  # the output of the last one is saved: it is by itself
-    assert whole.times == (1, 1, 6, 6, 1, 1, 1, 1)
+    folded_chain = fold(chain(9))
+    assert folded_chain is not None
+    assert len(folded_chain.graph.nodes) == 2 * (1 + LAYERS)  # the output of the last one is saved: it is by itself
+    assert folded_chain.times == (1, 1, 6, 6, 1, 1, 1, 1)
     broken = fold(chain(9, odd=4))  # four layers, another one, four layers
     assert broken is not None
     assert len(broken.graph.nodes) == 2 * (1 + 9 - 4 - 1 + LAYERS)
@@ -119,16 +119,16 @@ def test_a_folded_search_tells_what_the_whole_takes(layers: int, monkeypatch: py
     """The whole plan is built at last: it takes about what was promised, and is not slower than one found unfolded."""
     graph = chain(7) if layers == 7 else read_llama(layers)
     monkeypatch.setattr(folding, "MIN_FOLDED", 1)
-    found = find(graph, 2)
-    assert found.program is not None
-    chosen = next(one for one in found.plan.contenders if one.chosen)
-    assert chosen.predicted_ms == pytest.approx(found.program.predicted_ms, rel=0.05)
+    selected = find(graph, 2)
+    assert selected.program is not None
+    chosen = next(contender for contender in selected.plan.contenders if contender.chosen)
+    assert chosen.predicted_ms == pytest.approx(selected.program.predicted_ms, rel=0.05)
     if layers == 7:
         return
     monkeypatch.setattr(folding, "MIN_FOLDED", 10_000)
     unfolded = find(graph, 2).program
     assert unfolded is not None
-    assert found.program.predicted_ms <= 1.02 * unfolded.predicted_ms
+    assert selected.program.predicted_ms <= 1.02 * unfolded.predicted_ms
 
 
 @pytest.mark.parametrize(("model", "sites"), [("chain", 5), pytest.param("decode", 5, marks=pytest.mark.slow)])
@@ -142,9 +142,11 @@ def test_layers_that_were_left_out_take_what_the_whole_takes(model: str, sites: 
         graph = fuse(build_graph(file.read_text(), "d.ein", sizes, None, None))
     folded = fold(graph)
     assert folded is not None
-    part, whole = (space_of(one, machine, sites) for one in (folded.graph, graph))
+    part, undivided = (space_of(model, machine, sites) for model in (folded.graph, graph))
     rng, length = random.Random(3), len(folded.repeated)
-    plans = [own.chosen for own in build_baselines(part.graph, part.problem, sites) if own.chosen is not None]
+    plans = [
+        baseline.chosen for baseline in build_baselines(part.graph, part.problem, sites) if baseline.chosen is not None
+    ]
     for _ in range(3):
         chosen = [rng.randrange(len(options)) for options in part.problem.candidates]
         for m in folded.repeated:  # the layer before and the one after are like it
@@ -153,8 +155,8 @@ def test_layers_that_were_left_out_take_what_the_whole_takes(model: str, sites: 
     scheduler = SynthesizingScheduler(machine, sites)
     for plan in plans:
         built, expected = (
-            build_fast(space.make_plan(tuple(own), tuple(range(len(own))), True), machine, scheduler)
-            for space, own in ((part, plan), (whole, folded.expand(plan)))
+            build_fast(space.make_plan(tuple(assignment), tuple(range(len(assignment))), True), machine, scheduler)
+            for space, assignment in ((part, plan), (undivided, folded.expand(plan)))
         )
         estimate = built.predicted_ms + time_left_out(folded, built, machine)
         assert estimate == pytest.approx(expected.predicted_ms, rel=0.01)
@@ -172,23 +174,25 @@ def test_the_whole_has_the_cuts_of_the_folded_graph_where_candidates_were_left_o
 
     monkeypatch.setattr(folding, "MIN_FOLDED", 1)
     monkeypatch.setattr(initial_plans, "find_worthwhile", keep_last)
-    found = find_fastest(chain(9), load_machine("dgx-a100"), 6, naive=naive, budget=SearchBudget())
-    assert found.program is not None
-    chosen = next(one for one in found.plan.contenders if one.chosen)
-    assert chosen.predicted_ms == pytest.approx(found.program.predicted_ms, rel=0.02)
-    assert len({choice.candidate.intervals for choice in found.plan.choices if choice.node in ("h2", "h4", "h6")}) == 1
+    fastest = find_fastest(chain(9), load_machine("dgx-a100"), 6, naive=naive, budget=SearchBudget())
+    assert fastest.program is not None
+    chosen = next(contender for contender in fastest.plan.contenders if contender.chosen)
+    assert chosen.predicted_ms == pytest.approx(fastest.program.predicted_ms, rel=0.02)
+    assert (
+        len({choice.candidate.intervals for choice in fastest.plan.choices if choice.node in ("h2", "h4", "h6")}) == 1
+    )
 
 
 def test_pins_of_one_layer_are_not_folded(monkeypatch: pytest.MonkeyPatch) -> None:
     graph = chain(6)
     monkeypatch.setattr(folding, "MIN_FOLDED", 1)
     names = [node.name for node in graph.nodes]
-    one = find(graph, 3, pins=(parse_pin("h3=n/3"),)).plan
+    pinned_plan = find(graph, 3, pins=(parse_pin("h3=n/3"),)).plan
     every = find(graph, 3, pins=(parse_pin("h*=n/3"),)).plan
-    for plan, pinned in ((one, {"h3"}), (every, {name for name in names if name.startswith("h")})):
+    for plan, pinned in ((pinned_plan, {"h3"}), (every, {name for name in names if name.startswith("h")})):
         for choice in plan.choices:
             if choice.node in pinned:
-                assert [len(own) for own in choice.candidate.intervals] == [3, 1, 1]
+                assert [len(parts) for parts in choice.candidate.intervals] == [3, 1, 1]
 
 
 def test_the_frontier_falls() -> None:
@@ -196,8 +200,8 @@ def test_the_frontier_falls() -> None:
     drafts = [EvaluatedPlan((n,), (0,), True, rng.randrange(60), rng.randrange(60), 0) for n in range(80)]
     points = find_frontier(drafts)
     best = {draft for draft in drafts if not any(
-        other.memory <= draft.memory and other.predicted_ms <= draft.predicted_ms
-        and (other.memory, other.predicted_ms) != (draft.memory, draft.predicted_ms) for other in drafts
+        rival.memory <= draft.memory and rival.predicted_ms <= draft.predicted_ms
+        and (rival.memory, rival.predicted_ms) != (draft.memory, draft.predicted_ms) for rival in drafts
     )}  # fmt: skip
     assert set(points) <= best
     assert 1 < len(points) <= MAX_POINTS
@@ -214,15 +218,16 @@ def test_a_smaller_plan_is_found() -> None:
     evaluator = evaluator_of(graph, machine, 3)
     tables, _ = build_time_problems(graph, evaluator.space.problem.candidates, machine, 3)
     single = tuple(
-        next(i for i, one in enumerate(own) if len(one.functions) == 1) for own in evaluator.space.problem.candidates
+        next(i for i, candidate in enumerate(candidates) if len(candidate.functions) == 1)
+        for candidates in evaluator.space.problem.candidates
     )
     first = evaluator.evaluate(single)
     assert first is not None
     assert first.excess > 0
-    found = find_smaller(evaluator, tables, measure_sizes(graph, evaluator.space.problem, None), [first])
-    assert found is not None
-    assert found.excess == 0
-    assert build(evaluator.make_plan(found), machine).predicted_ms == found.predicted_ms
+    smaller = find_smaller(evaluator, tables, measure_sizes(graph, evaluator.space.problem, None), [first])
+    assert smaller is not None
+    assert smaller.excess == 0
+    assert build(evaluator.make_plan(smaller), machine).predicted_ms == smaller.predicted_ms
 
 
 def test_records_that_plans_share_are_those_of_each_by_itself() -> None:
@@ -235,7 +240,9 @@ def test_records_that_plans_share_are_those_of_each_by_itself() -> None:
         plan = space.make_plan(assignment, orders[n % len(orders)], spread=True)
         shared = recorder.record(plan)
         assert shared == OperationRecorder().record(plan)
-        seen.update((one.name, one.replicas, one.cost, len(one.functions)) for one in shared)
+        seen.update(
+            (candidate.name, candidate.replicas, candidate.cost, len(candidate.functions)) for candidate in shared
+        )
     assert len(seen) > 2 * len(graph.nodes)
 
 
@@ -243,26 +250,30 @@ def test_records_that_plans_share_are_those_of_each_by_itself() -> None:
 @pytest.mark.parametrize("naive", [True, False])
 def test_the_chosen_contender_is_the_fastest_of_those_completed(naive: bool) -> None:
     graph, machine = draw_graph(305), load_machine("dgx-v100")
-    found = find_fastest(graph, machine, 4, naive=naive, budget=SearchBudget())
-    assert found.program is not None
-    contenders = found.plan.contenders
-    assert len({one.name for one in contenders}) == len(contenders)
-    (chosen,) = (one for one in contenders if one.chosen)
-    assert chosen.predicted_ms == pytest.approx(found.program.predicted_ms)
-    rivals = [one.predicted_ms for one in contenders if one.predicted_ms is not None and one.synthesized == (not naive)]
+    fastest = find_fastest(graph, machine, 4, naive=naive, budget=SearchBudget())
+    assert fastest.program is not None
+    contenders = fastest.plan.contenders
+    assert len({contender.name for contender in contenders}) == len(contenders)
+    (chosen,) = (contender for contender in contenders if contender.chosen)
+    assert chosen.predicted_ms == pytest.approx(fastest.program.predicted_ms)
+    rivals = [
+        contender.predicted_ms
+        for contender in contenders
+        if contender.predicted_ms is not None and contender.synthesized == (not naive)
+    ]
     assert chosen.predicted_ms == min(rivals)
-    assert all((one.reason is None) == (one.predicted_ms is not None) for one in contenders)
-    assert found.plan.cut_cost == optimize(graph, 4).cut_cost
+    assert all((contender.reason is None) == (contender.predicted_ms is not None) for contender in contenders)
+    assert fastest.plan.cut_cost == optimize(graph, 4).cut_cost
 
 
 def test_a_limit_that_is_over_leaves_one_plan() -> None:
     graph, machine = read_llama(2), load_machine("dgx-a100")
     for naive in (True, False):
-        found = find_fastest(graph, machine, 4, naive=naive, budget=SearchBudget(1e-9))
-        assert found.program is not None
-        built = [one for one in found.plan.contenders if one.predicted_ms is not None]
-        assert [one.chosen for one in built] == [True]
-        assert any(one.reason == "no time was left to build it" for one in found.plan.contenders)
+        fastest = find_fastest(graph, machine, 4, naive=naive, budget=SearchBudget(1e-9))
+        assert fastest.program is not None
+        built = [contender for contender in fastest.plan.contenders if contender.predicted_ms is not None]
+        assert [contender.chosen for contender in built] == [True]
+        assert any(contender.reason == "no time was left to build it" for contender in fastest.plan.contenders)
 
 
 @pytest.mark.slow
@@ -275,10 +286,10 @@ def test_any_process_chooses_the_same_plan() -> None:
         "import hashlib; data = msgspec.msgpack.encode(compile_model(text, 'm', options).bundle)\n"
         "print(hashlib.sha256(data).hexdigest())"
     )
-    found = {
+    plans = {
         subprocess.run(
             [sys.executable, "-c", code], env={**os.environ, "PYTHONHASHSEED": seed}, capture_output=True, check=True
         ).stdout
         for seed in ("1", "2")
     }
-    assert len(found) == 1
+    assert len(plans) == 1

@@ -27,17 +27,17 @@ def plan_within(model: str, definitions: tuple[tuple[str, str], ...], sites: int
     ticks = itertools.count()
     with pytest.MonkeyPatch.context() as patched:
         patched.setattr("time.monotonic", lambda: TICK * next(ticks))
-        found = find_fastest(graph, load_machine("dgx-v100"), sites, naive=False, budget=SearchBudget(limit))
-    assert found.program is not None
-    return found.program.predicted_ms, TICK * next(ticks)
+        fastest = find_fastest(graph, load_machine("dgx-v100"), sites, naive=False, budget=SearchBudget(limit))
+    assert fastest.program is not None
+    return fastest.program.predicted_ms, TICK * next(ticks)
 
 
 def require_no_slower(model: str, definitions: tuple[tuple[str, str], ...], sites: int, limits: list[float]) -> None:
-    found = [plan_within(model, definitions, sites, limit) for limit in limits]
-    times = [ms for ms, _ in found]
+    predicted = [plan_within(model, definitions, sites, limit) for limit in limits]
+    times = [ms for ms, _ in predicted]
     assert times == sorted(times, reverse=True)
     assert times[-1] < times[0]
-    for limit, (_, took) in zip(limits, found, strict=True):
+    for limit, (_, took) in zip(limits, predicted, strict=True):
         assert took <= limit + GRACE
 
 

@@ -51,12 +51,12 @@ def test_one_candidate_replaced_in_the_whole_graph(naive: bool, once: bool) -> N
         timer = AlternativeTimer(replace(plan, input_placement="once" if once else "replicated"), machine, naive=naive)
         now = sum_times(tables, chosen)
         for n, node in enumerate(graph.nodes):
-            others = [i for i in range(len(problem.candidates[n])) if i != chosen[n]]
-            added = [sum_times(tables, [*chosen[:n], i, *chosen[n + 1 :]]) - now for i in others]
-            found = timer.find(node.name)
-            assert found is not None
-            assert round(found.added_ms * UNITS_PER_MS) == min(added)
-            assert found.candidate == problem.candidates[n][others[added.index(min(added))]]
+            alternatives = [i for i in range(len(problem.candidates[n])) if i != chosen[n]]
+            added = [sum_times(tables, [*chosen[:n], i, *chosen[n + 1 :]]) - now for i in alternatives]
+            timed = timer.find(node.name)
+            assert timed is not None
+            assert round(timed.added_ms * UNITS_PER_MS) == min(added)
+            assert timed.candidate == problem.candidates[n][alternatives[added.index(min(added))]]
 
 
 def test_no_alternative(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -44,13 +44,15 @@ def draw_blocks(rng: random.Random, sites: int) -> list[frozenset[int]]:
     return [blocks[i % parts] if i < parts * (sites // parts) else frozenset() for i in range(sites)]
 
 
-def count_entering(made: list[frozenset[int]], asked: list[frozenset[int]], inside: set[int], whole: bool) -> int:
+def count_entering(
+    sources: list[frozenset[int]], targets: list[frozenset[int]], inside: set[int], whole_copies: bool
+) -> int:
     """Element by element: what a site of the set needs, and the set cannot make of what it has."""
     count = 0
     for element in range(ELEMENTS):
-        holders = {i for i, block in enumerate(made) if element in block}
-        lacks = not holders & inside if whole else bool(holders - inside)
-        needed = any(element in asked[j] and not (whole and element in made[j]) for j in inside)
+        holders = {i for i, block in enumerate(sources) if element in block}
+        lacks = not holders & inside if whole_copies else bool(holders - inside)
+        needed = any(element in targets[j] and not (whole_copies and element in sources[j]) for j in inside)
         count += lacks and needed
     return count
 
@@ -67,22 +69,27 @@ def test_what_enters_a_set_of_sites_is_what_it_lacks(sites: int) -> None:
         crossed = {resource for pair in pairs for resource in machine.routes[pair]}
         whole_rate = sum(machine.resources[resource].gbs for resource in crossed) * 1e6
         assert 0.7 < cuts.rates[number] / whole_rate < 1
-    for whole, _ in itertools.product((True, False), range(20)):
-        made, asked = draw_blocks(rng, sites), draw_blocks(rng, sites)
-        rng.shuffle(asked)
+    for whole_copies, _ in itertools.product((True, False), range(20)):
+        sources, targets = draw_blocks(rng, sites), draw_blocks(rng, sites)
+        rng.shuffle(targets)
         size = np.array(
-            [[0.0 if i == j else len((made[i] & asked[j]) - made[j]) for j in range(sites)] for i in range(sites)]
+            [
+                [0.0 if i == j else len((sources[i] & targets[j]) - sources[j]) for j in range(sites)]
+                for i in range(sites)
+            ]
         )
-        if not whole:  # partial copies are gathered from every site that has one
-            size = np.array([[0.0 if i == j else len(made[i] & asked[j]) for j in range(sites)] for i in range(sites)])
-        labels = [[blocks.index(one) for one in blocks] for blocks in (made, asked)]
-        held = HeldBytes(size[None], np.array(labels[:1]), np.array(labels[1:]), np.array([whole]))
+        if not whole_copies:  # partial copies are gathered from every site that has one
+            size = np.array(
+                [[0.0 if i == j else len(sources[i] & targets[j]) for j in range(sites)] for i in range(sites)]
+            )
+        labels = [[blocks.index(block) for block in blocks] for blocks in (sources, targets)]
+        held = HeldBytes(size[None], np.array(labels[:1]), np.array(labels[1:]), np.array([whole_copies]))
         for row, rate in zip(cuts.inside, cuts.rates, strict=True):
-            own = CutRates(row[None], np.array([rate]), 1.0)
-            expected = count_entering(made, asked, set(np.flatnonzero(row).tolist()), whole) / rate
-            assert estimate_entering(own, held)[0] == pytest.approx(expected, abs=1e-15)
+            single_cut = CutRates(row[None], np.array([rate]), 1.0)
+            expected = count_entering(sources, targets, set(np.flatnonzero(row).tolist()), whole_copies) / rate
+            assert estimate_entering(single_cut, held)[0] == pytest.approx(expected, abs=1e-15)
         worst = max(
-            count_entering(made, asked, set(np.flatnonzero(row).tolist()), whole) / rate
+            count_entering(sources, targets, set(np.flatnonzero(row).tolist()), whole_copies) / rate
             for row, rate in zip(cuts.inside, cuts.rates, strict=True)
         )
         assert estimate_entering(cuts, held)[0] == pytest.approx(worst, abs=1e-15)
@@ -98,13 +105,13 @@ def compare_promises(sites: int, plans: int) -> list[float]:
     graph, machine = build_graph(text, "m.ein", (), None, None), load_machine("dgx-v100").restrict(range(sites))
     problem = build_problem(graph, sites, flexible=True)
     _, promises = build_time_problems(graph, problem.candidates, machine, sites)
-    scheduler, rng, found = SynthesizingScheduler(machine, sites), random.Random(2), []
+    scheduler, rng, ratios = SynthesizingScheduler(machine, sites), random.Random(2), []
     for _ in range(plans):
-        chosen = tuple(rng.randrange(len(own)) for own in problem.candidates)
+        chosen = tuple(rng.randrange(len(candidates)) for candidates in problem.candidates)
         plan = LogicalPlan(graph, sites, "by hand", build_choices(graph, problem, chosen), False, 0, False)
         took = build_fast(plan, machine, scheduler).predicted_ms
-        found.append(sum_times(promises, chosen) / UNITS_PER_MS / took)
-    return found
+        ratios.append(sum_times(promises, chosen) / UNITS_PER_MS / took)
+    return ratios
 
 
 @pytest.mark.parametrize(("sites", "plans"), [(4, 3), pytest.param(7, 40, marks=pytest.mark.slow)])
@@ -122,33 +129,33 @@ def test_an_exchange_overlaps_with_kernels_that_do_not_wait_for_it() -> None:
     graph = read("chain_b", scale=64)
     sources = graph.sources
     assert sources == ((), (), (1,), (0, 2))
-    own = tuple(np.array([ms]) for ms in (10, 20, 30, 40))
-    one = np.zeros(1, dtype=np.int64)
+    node_times = tuple(np.array([ms]) for ms in (10, 20, 30, 40))
+    single_class = np.zeros(1, dtype=np.int64)
     moving = {(1, 2): 5, (0, 3): 25, (2, 3): 7}
-    tables = tuple(CostTable(pair, (one, one), np.array([[ms]])) for pair, ms in moving.items())
+    tables = tuple(CostTable(pair, (single_class, single_class), np.array([[ms]])) for pair, ms in moving.items())
     # 0 ends at 10 and 1 at 30; what 0 made is moved from 10 to 35, what 1 made from 35 to 40; 2 ends at 70; 3 at 117.
-    (estimate,), (number,) = estimate_overlapped(graph, TimeProblem(own, tables), [(0, 0, 0, 0)], [(0, 1, 2, 3)])
+    (estimate,), (number,) = estimate_overlapped(graph, TimeProblem(node_times, tables), [(0, 0, 0, 0)], [(0, 1, 2, 3)])
     assert (estimate, number) == ((100 + 37 + 117) // 2, 0)
     # 1 ends at 20, 2 at 55 and 0 at 65; what 2 made is moved from 55 to 62, what 0 made until 90; 3 ends at 130.
     orders = [(1, 2, 0, 3), (0, 1, 2, 3)]
-    (estimate,), (number,) = estimate_overlapped(graph, TimeProblem(own, tables), [(0, 0, 0, 0)], orders)
+    (estimate,), (number,) = estimate_overlapped(graph, TimeProblem(node_times, tables), [(0, 0, 0, 0)], orders)
     assert (estimate, number) == ((100 + 37 + 117) // 2, 1)
-    (estimate,), _ = estimate_overlapped(graph, TimeProblem(own, tables), [(0, 0, 0, 0)], orders[:1])
+    (estimate,), _ = estimate_overlapped(graph, TimeProblem(node_times, tables), [(0, 0, 0, 0)], orders[:1])
     assert estimate == (100 + 37 + 130) // 2
 
 
 def require_fastest(graph: Graph, sites: int, draws: int) -> None:
     """No plan that is drawn or well known is faster than what is chosen with synthesized exchanges."""
     machine = load_machine("dgx-v100").restrict(range(sites))
-    found = find_fastest(graph, machine, sites, naive=False, budget=SearchBudget())
-    assert found.program is not None
+    fastest = find_fastest(graph, machine, sites, naive=False, budget=SearchBudget())
+    assert fastest.program is not None
     problem, scheduler = build_problem(graph, sites, flexible=True), SynthesizingScheduler(machine, sites)
-    plans = [one.chosen for one in build_baselines(graph, problem, sites) if one.chosen is not None]
+    plans = [baseline.chosen for baseline in build_baselines(graph, problem, sites) if baseline.chosen is not None]
     rng = random.Random(1)
-    plans += [tuple(rng.randrange(len(own)) for own in problem.candidates) for _ in range(draws)]
+    plans += [tuple(rng.randrange(len(candidates)) for candidates in problem.candidates) for _ in range(draws)]
     for chosen in plans:
         plan = LogicalPlan(graph, sites, "by hand", build_choices(graph, problem, chosen), False, 0, True)
-        assert build_fast(plan, machine, scheduler).predicted_ms >= found.program.predicted_ms * (1 - 1e-9)
+        assert build_fast(plan, machine, scheduler).predicted_ms >= fastest.program.predicted_ms * (1 - 1e-9)
 
 
 @pytest.mark.slow
@@ -163,17 +170,17 @@ SLOW = pytest.mark.slow
 @pytest.mark.slow
 @pytest.mark.parametrize(
     ("machine", "sites"),
-    [("dgx-a100", 2), *(pytest.param(one, 3, marks=SLOW) for one in ("dgx-a100", "dgx-h100", "dgx-v100"))],
+    [("dgx-a100", 2), *(pytest.param(name, 3, marks=SLOW) for name in ("dgx-a100", "dgx-h100", "dgx-v100"))],
 )
 def test_synthesized_exchanges_make_no_plan_slower(machine: str, sites: int) -> None:
     """On two sites, the optima of both kinds of tables are one plan, and the next best start leads to a faster one."""
     text = (MODELS / "llama_block.ein").read_text(encoding="utf-8")
-    graph, own = (
+    graph, restricted = (
         fuse(build_graph(text, "llama_block.ein", (), "b1x1k", None)),
         load_machine(machine).restrict(range(sites)),
     )
     plain, synthesized = (
-        find_fastest(graph, own, sites, naive=naive, budget=SearchBudget()).program for naive in (True, False)
+        find_fastest(graph, restricted, sites, naive=naive, budget=SearchBudget()).program for naive in (True, False)
     )
     assert plain is not None
     assert synthesized is not None
