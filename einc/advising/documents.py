@@ -17,7 +17,7 @@ Document = dict[str, Any]
 _COLUMNS = (
     "machine", "sites", "prompt_sites", "replicas", "stages", "microbatches", "users",
     "first_ms", "latency_ms", "round_ms", "rate", "hourly",
-    "unit_cost", "memory_bytes", "limit", "limit_part", "link", "on_frontier", "best", "problem",
+    "unit_cost", "memory_bytes", "limit", "limit_part", "link", "on_frontier", "best", "problem", "rates",
 )  # fmt: skip
 """Of the CSV: a line for each option."""
 
@@ -66,6 +66,7 @@ def describe_option(option: AdviceOption, on_frontier: bool, is_best: bool) -> D
         "on_frontier": on_frontier,
         "best": is_best,
         "problem": option.problem,
+        "rates": None if main is None else main.rates,
         "plans": {
             name: {
                 "predicted_ms": figures.predicted_ms,
@@ -105,22 +106,21 @@ def format_advice(advice: Advice, document: Document) -> str:
     heading = ["machine", "sites", "replicas", *(["stages"] if staged else []), "users"]
     heading += ["first token"] if chat else []
     heading += ["per token" if chat else "latency", f"{advice.workload.unit} / s"]
-    heading += [*([f"per million {advice.workload.unit}"] if prices else []), "per site", "limited by", ""]
+    heading += [*(["per hour", f"per million {advice.workload.unit}"] if prices else []), "per site", "limited by", ""]
     rows = [heading]
     notes = []
     for n, option in enumerate(advice.options):
         begin = [option.machine, list_sites(option), str(option.replicas)]
         begin += [*([str(option.stages)] if staged else []), str(option.users)]
         if option.problem is not None:
-            mark = "beaten" if option.beaten else "does not fit" if option.figures else "not possible"
-            rows.append([*begin, *["-"] * (len(heading) - len(begin) - 1), mark])
-            if not option.beaten:
+            rows.append([*begin, *["-"] * (len(heading) - len(begin) - 1), _name_problem(option)])
+            if not option.beaten and not option.is_unplanned:
                 notes.append(f"{option.machine}, {describe_option_sites(option)}: {option.problem}")
             continue
         cells = [*([format_time(option.first_ms)] if chat else [])]
         cells += [f"{format_time(option.latency_ms)}{describe_trust(option)}"]
         cells += [format_rate(option.rate)]
-        cells += [format_cost(option.unit_cost)] if prices else []
+        cells += [format_cost(option.hourly), format_cost(option.unit_cost)] if prices else []
         cells += [format_memory(option.memory_bytes or 0), describe_limit(option)]
         marks = ["best"] * (n == advice.best) + ["frontier"] * (n in advice.frontier)
         rows.append([*begin, *cells, ", ".join(marks)])
@@ -130,8 +130,24 @@ def format_advice(advice: Advice, document: Document) -> str:
     return "\n".join([*lines, *describe_terms(advice, chat)])
 
 
+def _name_problem(option: AdviceOption) -> str:
+    if option.is_unplanned:
+        return "not planned"
+    return "beaten" if option.beaten else "does not fit" if option.figures else "not possible"
+
+
 def describe_best(advice: Advice, document: Document) -> str:
-    """One line: what the objective chooses."""
+    """What the objective chooses, and whether there was no time left for some options."""
+    left = sum(option.is_unplanned for option in advice.options)
+    best = _describe_best(advice, document)
+    if not left:
+        return best
+    return (
+        f"{best}\nthe time limit was reached: {left} of {format_count(len(advice.options), 'option')} were not planned"
+    )
+
+
+def _describe_best(advice: Advice, document: Document) -> str:
     if advice.best is None:
         return "no option keeps to the limits" if any(o.rate for o in advice.options) else "no option is possible"
     option = advice.options[advice.best]
@@ -140,7 +156,8 @@ def describe_best(advice: Advice, document: Document) -> str:
     figures = [f"{format_rate(option.rate)} {advice.workload.unit} a second"]
     figures += [f"first token after {format_time(option.first_ms)}"] if option.first_ms is not None else []
     name = "a token" if option.first_ms is not None else "a run"
-    figures += [f"{format_cost(option.unit_cost)} for a million"] if option.unit_cost is not None else []
+    if option.unit_cost is not None:
+        figures.append(f"{format_cost(option.hourly)} an hour, {format_cost(option.unit_cost)} for a million")
     figures += [f"{name} takes {format_time(option.latency_ms)}{describe_trust(option)}"]
     return f"best {document['objective']}: {option.machine}, {sites}, {users}: {', '.join(figures)}"
 

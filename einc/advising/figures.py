@@ -83,9 +83,9 @@ class FiguresCache:
         With a limit of time, what a search found that ran out of it is not kept. Raises what compiling raises, but for
         a plan that does not fit into memory.
         """
-        file = f"{hash_request(text, options)[:40]}.json"
-        with contextlib.suppress(msgspec.DecodeError):
-            return msgspec.json.decode(self._files.read(file) or b"", type=Figures)
+        kept = self.find_kept(text, options)
+        if kept is not None:
+            return kept
         read = _read_model(text, name, options, phase)
         compiled = read.plan_otherwise(replace(options, pins=select_pins(read.fused, options.pins)), phase)
         try:
@@ -97,8 +97,14 @@ class FiguresCache:
                 raise
             figures = Figures(problem=error.message)  # a batch or a graph that has no such parts
         if compiled.budget.left > 0:
-            self._files.write(file, msgspec.json.encode(figures))
+            self._files.write(_name_file(text, options), msgspec.json.encode(figures))
         return figures
+
+    def find_kept(self, text: str, options: CompileOptions) -> Figures | None:
+        """The figures of the plan of a model text, if it was made before."""
+        with contextlib.suppress(msgspec.DecodeError):
+            return msgspec.json.decode(self._files.read(_name_file(text, options)) or b"", type=Figures)
+        return None
 
     def find_least(self, text: str, name: str, options: CompileOptions, phase: Callable[[str], None]) -> Figures:
         """Figures that no plan of a model text beats: its time, or the problem that it cannot fit into memory. Pins and
@@ -119,6 +125,10 @@ class FiguresCache:
             figures = Figures(predicted_ms=bound_kernels(read.fused, machine, len(machine.sites)))
         self._files.write(file, msgspec.json.encode(figures))
         return figures
+
+
+def _name_file(text: str, options: CompileOptions) -> str:
+    return f"{hash_request(text, options)[:40]}.json"
 
 
 @functools.lru_cache(maxsize=MAX_KEPT_MODELS)

@@ -8,6 +8,9 @@ from einc.advising.figures import Figures
 from einc.options import CompileOptions
 from einc_runtime.text import format_count
 
+TIME_LIMIT_REACHED = "not planned: the time limit was reached"
+"""The problem of a plan, and of an option, for which there was no time left."""
+
 
 @dataclass(frozen=True, slots=True)
 class Offer:
@@ -51,6 +54,11 @@ class AdviceOption:
     problem: str | None = None
     beaten: bool = False
 
+    @property
+    def is_unplanned(self) -> bool:
+        """Whether there was no time left for it, so that nothing is known of it."""
+        return self.problem == TIME_LIMIT_REACHED
+
     def is_no_worse(self, option: AdviceOption) -> bool:
         """Whether it has times, no longer latency and no lower rate than the other one."""
         if self.rate is None or option.rate is None or self.latency_ms is None or option.latency_ms is None:
@@ -60,17 +68,20 @@ class AdviceOption:
 
 @dataclass(frozen=True, slots=True)
 class Limits:
-    """What an option must keep to: milliseconds for a token (or a run), and for the first token of an answer."""
+    """What an option must keep to: milliseconds for a token (or a run), and for the first token of an answer, and the
+    price of an hour, which an option without a price is taken to keep to."""
 
     latency_ms: float | None = None
     first_ms: float | None = None
+    hourly: float | None = None
 
     def allow(self, option: AdviceOption) -> bool:
         """Whether an option has times, and keeps to the limits."""
         if option.rate is None or option.latency_ms is None:
             return False
-        within = self.latency_ms is None or option.latency_ms <= self.latency_ms
-        return within and (self.first_ms is None or option.first_ms is None or option.first_ms <= self.first_ms)
+        told = (option.latency_ms, option.first_ms, option.hourly)
+        limits = (self.latency_ms, self.first_ms, self.hourly)
+        return all(most is None or value is None or value <= most for value, most in zip(told, limits, strict=True))
 
 
 def describe_sites(sites: int, replicas: int, prompt_sites: int = 0, stages: int = 1) -> str:

@@ -108,9 +108,10 @@ def _describe_answer(advice: Advice, document: Document) -> Document:
     facts = [fact for fact in (rate, latency, cost) if fact != chosen and fact[1] != "-"]
     facts += [("first token", format_time(option.first_ms))] if option.first_ms is not None else []
     sites = describe_option_sites(option)
+    trust = describe_trust(option).replace(", ", "; ", 1)
     return {
         "answer": f"{chosen[1]} {chosen[0]}",
-        "where": f"{option.machine}, {sites}, {format_count(option.users, 'user')}",
+        "where": f"{option.machine}, {sites}, {format_count(option.users, 'user')}{trust}",
         "facts": [*facts, ("memory of a site", format_memory(option.memory_bytes or 0))],
     }
 
@@ -126,6 +127,7 @@ def _describe_row(advice: Advice, number: int, option: AdviceOption) -> Document
         "first": format_time(option.first_ms),
         "latency": format_time(option.latency_ms) + (describe_trust(option) if known else ""),
         "rate": format_rate(option.rate),
+        "hourly": format_cost(option.hourly),
         "cost": format_cost(option.unit_cost),
         "memory": format_memory(option.memory_bytes) if option.memory_bytes is not None else "-",
         "limit": describe_limit(option),

@@ -16,7 +16,7 @@ from multiprocessing import active_children, get_context
 
 from einc.advising.cache_moves import time_cache_move
 from einc.advising.figures import Figures, FiguresCache
-from einc.advising.option import AdviceOption, Limits, Offer, describe_sites
+from einc.advising.option import TIME_LIMIT_REACHED, AdviceOption, Limits, Offer, describe_sites
 from einc.advising.workloads import ChatWorkload, Phase, Round, Workload
 from einc.errors import ModelError
 from einc.logical.pins import Pin
@@ -174,12 +174,13 @@ class _Planner:
     phase: Callable[[str], None]
 
     def find(self, phase: Phase, name: str, options: CompileOptions) -> Figures:
+        options = _complete(options, phase)
         if self.deadline is not None:
             left = self.deadline - time.monotonic()
             if left <= 0:
-                return Figures(problem="not planned: the time limit was reached")
+                return self.cache.find_kept(phase.text, options) or Figures(problem=TIME_LIMIT_REACHED)
             options = replace(options, time_limit=left)
-        return self.cache.find(phase.text, f"{name}, {phase.name}", _complete(options, phase), self.phase)
+        return self.cache.find(phase.text, f"{name}, {phase.name}", options, self.phase)
 
     def find_least(self, phase: Phase, name: str, options: CompileOptions) -> Figures:
         """What no plan beats; 0 ms where there is no time left to look."""

@@ -125,6 +125,17 @@ count. `plan_round(users, together)` is the round of a replica with so many user
 once; it raises ModelError for a model that cannot have them."""
 
 
+def describe_excess(workload: Workload) -> str | None:
+    """That a published model was not made for texts as long as these, if its configuration says so."""
+    if isinstance(workload, TextWorkload):
+        return None
+    tokens = workload.prompt_tokens + (workload.answer_tokens if isinstance(workload, ChatWorkload) else 0)
+    longest = parse_config(workload.config, workload.where).get("max_position_embeddings")
+    if not isinstance(longest, int) or tokens <= longest:
+        return None
+    return f"{workload.name} was made for texts of at most {longest:,} tokens, and {tokens:,} are asked for"
+
+
 def read_folder_workload(
     name: str,
     config: tuple[bytes, str],

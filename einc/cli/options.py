@@ -33,6 +33,9 @@ if TYPE_CHECKING:
     from einc.logical.pins import Pin
     from einc.physical.budget import SearchBudget
 
+MAX_TOKENS = 1 << 31
+"""Of a text, as positions are 32-bit integers."""
+
 MAX_PROGRAM_LINES = 60
 """Lines about exchange programs from others that a command shows."""
 
@@ -75,6 +78,21 @@ class Duration(ParamType):
         if parts is None or float(parts[1]) == 0:
             self.fail(f"{value!r} is not a time such as 50ms or 1.5s", param, ctx)
         return float(parts[1]) * (1e3 if parts[2] == "s" else 1.0)
+
+
+class TokenCount(ParamType):
+    """`16384`, `16,384` or `16K`, which is 16 times 1,024."""
+
+    name = "N"
+
+    def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> int:
+        if isinstance(value, int):
+            return value
+        parts = re.fullmatch(r"([0-9]{1,10}|[0-9]{1,3}(?:,[0-9]{3}){1,3})([kK]?)", str(value).strip())
+        count = 0 if parts is None else int(parts[1].replace(",", "")) * (1024 if parts[2] else 1)
+        if not 1 <= count <= MAX_TOKENS:
+            self.fail(f"{value!r} is not a number of tokens such as 2048 or 16K", param, ctx)
+        return count
 
 
 class Definition(ParamType):

@@ -55,7 +55,10 @@ def _parse_floating_dtype(name: str) -> DType:
 
     floating = {dtype.value: dtype for dtype in DType if dtype.is_float}
     if name not in floating:
-        raise UsageError(f"expected a floating element type ({', '.join(floating)}), found {name!r}")
+        raise UsageError(
+            f"expected a floating element type ({', '.join(floating)}), found {name!r}",
+            hint="weights of 8 or 4 bits come with a folder that has them: `einc quantize` writes one",
+        )
     return floating[name]
 
 

@@ -123,6 +123,8 @@ def _read_file(path: str) -> str:
 
 def _suggest_machines(name: str) -> str:
     """What to name in place of `h100` or `8xh100`, as people say, or of a name that is misspelled."""
+    if "," in name:
+        return "an option names one machine: -m dgx-a100 -m dgx-h100, or some sites of one: -m dgx-a100:0,1"
     gpu = re.sub(r"^\d+\s*x\s*", "", name.lower())
     named = [preset for preset in list_presets() if gpu in preset]
     if gpu and named:

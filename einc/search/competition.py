@@ -64,7 +64,7 @@ def compete(
             )
             program, fault = _attempt(candidate, build)
             if program is None:
-                rows.append(BaselineTime(baseline.name, note=shorten(str(fault), MAX_NOTE)))
+                rows.append(BaselineTime(baseline.name, note=shorten("" if fault is None else fault.message, MAX_NOTE)))
                 continue
             rows.append(BaselineTime(baseline.name, program.predicted_ms, max(program.memory)))
             if best is None or program.predicted_ms < best.predicted_ms:

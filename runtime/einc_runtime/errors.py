@@ -28,6 +28,10 @@ class ReportedError(Exception):
         self.where = where
         self.hint = hint
 
+    def __str__(self) -> str:
+        # What a traceback or a notebook shows of an exception: its place and its hint belong to that.
+        return self.render()
+
     def render(self) -> str:
         """The whole error as text for a terminal."""
         text = self.message if self.where is None else f"{self.where}: {self.message}"

@@ -8,6 +8,7 @@ import json
 import math
 import re
 from collections.abc import Callable, Sequence
+from dataclasses import replace
 from multiprocessing import active_children
 from pathlib import Path
 from typing import Any
@@ -20,7 +21,7 @@ from einc.advising.advice import Advice, Objective, advise
 from einc.advising.figures import FiguresCache
 from einc.advising.option import Limits, Offer
 from einc.advising.page import LogarithmicAxis
-from einc.advising.workloads import TextWorkload
+from einc.advising.workloads import ChatWorkload, TextWorkload, describe_excess
 from einc.compiler import compile_model
 from einc.errors import ModelError
 from einc.generation.decoder_plans import make_pins
@@ -265,6 +266,42 @@ def test_several_processes_plan_the_same(tmp_path: Path, monkeypatch: pytest.Mon
 
 
 @pytest.mark.usefixtures("less_effort")
+def test_what_is_kept_is_used_where_no_time_is_left(einc: Run, tmp_path: Path) -> None:
+    (tmp_path / "rows.ein").write_text(ROWS)
+    command = ("advise", tmp_path / "rows.ein", "--users-param", "batch", "-m", "dgx-h100:1", "--users")
+    einc(*command, "4")
+    late = einc(*command, "4,8", "--time-limit", "1e-9")
+    assert "best throughput: dgx-h100, 1 site, 4 users" in late
+    assert "the time limit was reached: 1 of 2 options were not planned" in late
+    assert late.count("not planned") == 2
+    assert "does not fit" not in late
+
+
+@pytest.mark.parametrize(
+    ("machine", "price", "hourly"),
+    [
+        ("p5.48xlarge", "p5.48xlarge=$98.32/hr", 98.32),
+        ("p5.48xlarge:2", "p5.48xlarge=98.32", 98.32),
+        ("p5.48xlarge:2", "h100=2.5 / hour", 5.0),
+    ],
+)
+def test_an_instance_has_the_price_of_the_whole(
+    machine: str, price: str, hourly: float, einc: Run, tmp_path: Path
+) -> None:
+    (tmp_path / "rows.ein").write_text(ROWS)
+    command = ("advise", tmp_path / "rows.ein", "-m", machine, "--price", price, "--undivided")
+    (option,) = json.loads(einc(*command, "--json"))["options"]
+    assert option["hourly"] == hourly
+    assert f"{hourly:.2f} an hour" in einc(*command)
+    assert "no option keeps to the limits" in einc(*command, "--price-at-most", hourly - 0.01)
+
+
+def test_texts_longer_than_a_model_was_made_for_are_told() -> None:
+    workload = ChatWorkload("small", b'{"max_position_embeddings": 512}', "config.json", None, (1,), 500, 12)
+    assert describe_excess(workload) is None
+    assert "at most 512 tokens, and 513" in str(describe_excess(replace(workload, answer_tokens=13)))
+
+
 def test_options_that_are_not_possible_say_why(einc: Run, tmp_path: Path) -> None:
     text = tmp_path / "rows.ein"
     text.write_text(ROWS.replace("n = 64", "n = 262144"))  # the weight alone has 256 GiB
@@ -304,7 +341,11 @@ def test_the_table_is_the_same_everywhere(einc: Run, tmp_path: Path) -> None:
         (("--users", "0"), "'0' is not a list of numbers of users"),
         (("--users", "3"), "--users-param batch says that the param `batch` is their number"),
         (("--users", "3", "--users-param", "lot"), "lot"),
-        (("--price", "h100"), "is not a price for an hour of one site"),
+        (("--price", "h100"), "is not a price for an hour"),
+        (("--price-at-most", "3"), "--price-at-most needs prices"),
+        (("--prompt", "16 K"), "is not a number of tokens such as 2048 or 16K"),
+        (("--prompt", "16K"), "--prompt is for published models"),
+        (("-m", "dgx-a100,dgx-h100"), "an option names one machine"),
         (("--price", "h200=3/h"), "no machine here is or has a h200"),
         (("--objective", "cost"), "the lowest cost needs prices"),
         (("--latency-at-most", "5"), "'5' is not a time such as 50ms or 1.5s"),

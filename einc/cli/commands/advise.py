@@ -11,7 +11,7 @@ import click
 
 from einc.cli.files import read_model_text
 from einc.cli.model_folders import CONFIGURATION, find_model_folder, read_published_model
-from einc.cli.options import Definition, Duration, Seconds, complete_machines
+from einc.cli.options import Definition, Duration, Seconds, TokenCount, complete_machines
 from einc.errors import UsageError
 from einc.options import CompileOptions
 from einc_runtime.cli import output
@@ -45,16 +45,16 @@ class Users(ParamType):
 
 
 class Price(ParamType):
-    """`h100=2.5/h`: what one site of a machine, or of a kind of GPU, costs for an hour."""
+    """`h100=2.5/h`: what one GPU of a kind, one site of a machine, or a whole instance of a cloud costs for an hour."""
 
     name = "NAME=PRICE/h"
 
     def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> tuple[str, float]:
         if isinstance(value, tuple):
             return value
-        parts = re.fullmatch(r"([^=]+)=([0-9]{1,9}(?:\.[0-9]{1,9})?)(?:/h)?", str(value).strip())
+        parts = re.fullmatch(r"([^=]+)=\W?([0-9]{1,9}(?:\.[0-9]{1,9})?) ?(?:/ ?h(?:r|our)?)?", str(value).strip())
         if parts is None or float(parts[2]) == 0:
-            self.fail(f"{value!r} is not a price for an hour of one site, such as h100=2.5/h", param, ctx)
+            self.fail(f"{value!r} is not a price for an hour, such as h100=2.5/h", param, ctx)
         return parts[1].strip(), float(parts[2])
 
 
@@ -98,8 +98,8 @@ class AdviseArguments:
 )
 @click.option("--users", type=Users(), help="How many users there are at once; several may be tried.  [default: 1]")
 @click.option("--users-param", metavar="NAME", help="The param of MODEL.ein that is the number of users.")
-@click.option("--prompt", type=click.IntRange(1, 2**31), help="Tokens of each prompt, or text.  [default: 1024]")
-@click.option("--answer", type=click.IntRange(1, 2**31), help="Tokens of each answer of a decoder.  [default: 256]")
+@click.option("--prompt", type=TokenCount(), help="Tokens of each prompt, or text.  [default: 1024]")
+@click.option("--answer", type=TokenCount(), help="Tokens of each answer of a decoder.  [default: 256]")
 @click.option("-D", "definitions", type=Definition(), multiple=True, help="Replace a param or dim of MODEL.ein.")
 @click.option("--preset", metavar="NAME", help="Apply a preset of MODEL.ein.")
 @click.option("--dtype", metavar="DTYPE", help="Replace the floating dtypes of the model: f16, bf16, f32 or f64.")
@@ -108,7 +108,7 @@ class AdviseArguments:
     "prices",
     type=Price(),
     multiple=True,
-    help="What one site of a machine, or one GPU of a kind, costs for an hour, in any currency.",
+    help="What one GPU of a kind, one site of a machine, or an instance of a cloud costs for an hour, in any currency.",
 )
 @click.option(
     "--objective",
@@ -118,6 +118,9 @@ class AdviseArguments:
 )
 @click.option("--latency-at-most", "latency_ms", type=Duration(), help="The longest time for a token or a run: 50ms.")
 @click.option("--first-at-most", "first_ms", type=Duration(), help="The longest time for the first token: 2s.")
+@click.option(
+    "--price-at-most", type=click.FloatRange(min=0, min_open=True), help="The highest price of an hour of all sites."
+)
 @click.option(
     "--undivided", is_flag=True, help="All sites of a machine work together: no replicas, no sites for prompts."
 )
@@ -130,6 +133,7 @@ def advise_command(
     objective: str | None,
     latency_ms: float | None,
     first_ms: float | None,
+    price_at_most: float | None,
     undivided: bool,
     time_limit: float | None,
     csv_file: str | None,
@@ -149,6 +153,7 @@ def advise_command(
     from einc.advising.figures import FiguresCache, find_figures_folder
     from einc.advising.option import Limits
     from einc.advising.page import write_advice_page
+    from einc.advising.workloads import describe_excess
 
     if [csv_file, html].count(output.STDOUT) + as_json > 1:
         raise click.UsageError("only one of --csv -, --html - and --json can be written to standard output")
@@ -157,15 +162,20 @@ def advise_command(
     output.require_outputs(targets, [question.model])
     offers = _read_offers(question)
     chosen: Objective = objective or ("cost" if question.prices else "throughput")  # type: ignore[assignment]
+    if price_at_most is not None and not question.prices:
+        raise UsageError("--price-at-most needs prices", hint="--price h100=2.5/h says what one GPU costs for an hour")
     if chosen == "cost" and all(offer.hourly is None for offer in offers):
         raise UsageError("the lowest cost needs prices", hint="--price h100=2.5/h says what one GPU costs for an hour")
     workload = _read_workload(question)
+    excess = describe_excess(workload)
+    if excess is not None:
+        output.note(f"einc: {excess}")
     with show_phases() as phase:
         advice = advise(
             workload,
             offers,
             chosen,
-            Limits(latency_ms, first_ms),
+            Limits(latency_ms, first_ms, price_at_most),
             FiguresCache(find_figures_folder()),
             divide=not undivided,
             time_limit=time_limit,
@@ -185,6 +195,7 @@ def advise_command(
 def _read_offers(question: AdviseArguments) -> list[Offer]:
     """The machines with their prices; each must be there, and each price must be that of one of them."""
     from einc.advising.option import Offer
+    from einc.machines.load import load_instances, split_sites
     from einc.target import select_target
 
     if len(question.machines) > MAX_OFFERS:
@@ -193,11 +204,17 @@ def _read_offers(question: AdviseArguments) -> list[Offer]:
     for text in question.machines or ("",):
         options = CompileOptions(machine=text or None, dtype=question.dtype, preset=question.preset)
         target = select_target(options)
-        names = [options.machine or "", target.machine.name, *(site.gpu_name for site in target.machine.sites)]
+        names = [
+            split_sites(options.machine or "")[0],
+            target.machine.name,
+            *(site.gpu_name for site in target.machine.sites),
+        ]
         words = {word.lower() for told in names for word in (told, *told.split("-"))}
         price = next(((key, value) for key, value in question.prices if key.lower() in words), None)
         used |= {price[0]} if price is not None else set()
-        offers.append(Offer(options, None if price is None else price[1] * len(target.devices)))
+        # Clouds name prices of whole instances, also where not all of their sites are used.
+        priced = 1 if price is not None and price[0].lower() in load_instances() else len(target.devices)
+        offers.append(Offer(options, None if price is None else price[1] * priced))
     for key, _ in question.prices:
         if key not in used:
             kinds = sorted({site.gpu_name for o in offers for site in select_target(o.options).machine.sites} - {""})
