@@ -15,6 +15,7 @@ import os
 import sys
 import time
 from dataclasses import replace
+from importlib.util import find_spec
 
 from tests.bench.experiments.descriptions import DRAWS, describe_experiments
 from tests.bench.experiments.pages import FOLDER, OVERVIEW, fill_overview, read_json, write_files
@@ -35,6 +36,8 @@ def main(arguments: list[str] | None = None) -> int:
         parser.error("there are JSON files for 20 draws and synthesized exchanges alone")
     if options.draws < 2:
         parser.error("a correlation takes two draws or more")
+    if find_spec("matplotlib") is None:  # asked before planning, which takes long
+        parser.error("plots need matplotlib: `make experiments` installs it, and runs this command")
     start = time.monotonic()
 
     def say(text: str) -> None:
