@@ -6,10 +6,11 @@ import json
 from collections.abc import Sequence
 from typing import Any
 
+from einc.logical.pins import REPLICAS
 from einc.options import FASTEST
 from einc.report.selection import find_fastest_too_large
-from einc.report.tables import describe_trust, format_cut, format_ms
-from einc_runtime.text import format_count, format_memory, shorten
+from einc.report.tables import describe_trust, format_ms
+from einc_runtime.text import format_count, format_memory
 
 Document = dict[str, Any]
 
@@ -50,8 +51,9 @@ WORTH_TRYING = 0.002
 
 
 def _find_saved_ms(group: Sequence[Document]) -> float:
-    """What equal operators may save by their next fastest cut; negative where they would take longer."""
-    next_cut = group[0]["next_fastest"] if group else None
+    """What equal operators may save by their next fastest cut; negative where they would take longer, and nothing where
+    a person has pinned them."""
+    next_cut = group[0]["next_fastest"] if group and group[0]["pin"] is None else None
     return -next_cut["more_ms"] * len(group) if next_cut else 0.0
 
 
@@ -62,8 +64,8 @@ def _suggest(document: Document, groups: Sequence[Sequence[Document]]) -> str:
     group = max(groups, key=_find_saved_ms, default=())
     saved = _find_saved_ms(group)
     if saved > WORTH_TRYING * (document["predicted_ms"] or 0.0):
-        next_cut = group[0]["next_fastest"]
-        return f"to try: {_name(group)} cut {format_cut(next_cut)} (--pin) may save about {format_ms(saved)}"
+        others = f", and so for {len(group) - 1} like it," if len(group) > 1 else ""
+        return f"to try: {_write_pin(group[0])}{others} may save about {format_ms(saved)}"
     larger = find_fastest_too_large(document)
     if larger is not None:
         memory = format_memory(larger["memory_bytes"])
@@ -79,9 +81,14 @@ def _suggest(document: Document, groups: Sequence[Sequence[Document]]) -> str:
     return "to try: more sites (--devices) or a faster machine (--compare): kernels take most of the time"
 
 
-def _name(group: Sequence[Document]) -> str:
-    name = shorten(group[0]["name"], 40)
-    return name if len(group) == 1 else f"{name} (x{len(group)})"
+def _write_pin(operation: Document) -> str:
+    """The option that gives an operator its next fastest cut: `--pin 'hidden=tokens/2,replicas/4'`."""
+    next_cut = operation["next_fastest"]
+    parts = [f"{name}/{len(parts)}" for name, parts in next_cut["intervals"].items() if len(parts) > 1]
+    replicas = next_cut.get("replicas", 1)
+    if replicas > 1:
+        parts.append(f"{REPLICAS}/{replicas}")
+    return f"--pin '{operation['name']}={','.join(parts) or 'whole'}'"
 
 
 def group_alike(operations: Sequence[Document]) -> list[list[Document]]:
