@@ -33,7 +33,7 @@ if TYPE_CHECKING:
     from einc.logical.pins import Pin
     from einc.physical.budget import SearchBudget
 
-MAX_TOKENS = 1 << 31
+MAX_TOKENS = 2**31
 """Of a text, as positions are 32-bit integers."""
 
 MAX_PROGRAM_LINES = 60
