@@ -28,6 +28,7 @@ from einc.ops.base import (
 from einc.ops.dequantize import Dequantize
 from einc.ops.derived import DerivedMappedOperator
 from einc.ops.functions import AGGREGATIONS
+from einc.ops.operation_counts import count_operations
 from einc.ops.quantized_product import make_quantized_product
 from einc.ops.scalar import compose, exchange_inputs, make_step, merge_inputs, parse_program, resolve_program
 from einc.ops.windows import Windows, compose_box, list_boxes, normalize_windows, read_equation
@@ -44,24 +45,8 @@ from einc_runtime.plan.work import Work
 if TYPE_CHECKING:
     from einc.ops.base import Array
 
-SPECIAL_OPERATIONS = 16
-"""Operations of multiply-adds that a GPU makes in the time of one exponential, quotient or the like: a multiprocessor
-has 16 units for these, and 64 (A100) or 128 (H100) that multiply and add; arguments must be scaled, too."""
-
-PLAIN_FUNCTIONS = frozenset(
-    ("neg", "abs", "relu", "add", "sub", "mul", "max", "min", "where", "eq", "ne", "lt", "le", "gt", "ge")
-)
-"""One instruction each; all others count as `SPECIAL_OPERATIONS`."""
-
 MAX_FUSED_STEPS = 128
 """Fusion stops at programs of this length: longer ones only spill registers, and composing them takes long."""
-
-
-def _count_slots(steps: Sequence[str], aggregation: str) -> int:
-    """Operations of multiply-adds in the time of these steps and of aggregating what they give: each instruction takes
-    the place of a multiply-add, which is two operations, and a last product is one with its sum."""
-    fused = aggregation == "sum" and steps[-1:] == ["mul"]
-    return sum(2 if step in PLAIN_FUNCTIONS else SPECIAL_OPERATIONS for step in steps) + 2 * (not fused)
 
 
 @dataclass(frozen=True, slots=True)
@@ -148,7 +133,7 @@ class Equation(DerivedMappedOperator):
 
     def flops(self, function: FunctionSpec) -> int:
         """Operations at each element of the join: one for each step of the program, and one to aggregate. Joins that
-        are aggregated and are no products have no multiply-adds, which peaks count as two: see `_count_slots`.
+        are aggregated and are no products have no multiply-adds, which peaks count as two: see `count_operations`.
         """
         extents = {
             name: extent
@@ -158,7 +143,7 @@ class Equation(DerivedMappedOperator):
         steps = [step.function for step in self.program.steps if step.function != "copy"]
         if self.aggregation is None or len(self.operands) == 1 or self.is_contraction:
             return math.prod(extents.values()) * (len(steps) + (self.aggregation is not None))
-        return math.prod(extents.values()) * _count_slots(steps, self.aggregation)
+        return math.prod(extents.values()) * count_operations(steps, self.aggregation)
 
     def work(self, function: FunctionSpec) -> Work | None:
         if not self.is_contraction or len(self.operands) != 2:

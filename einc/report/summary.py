@@ -64,8 +64,8 @@ def _suggest(document: Document, groups: Sequence[Sequence[Document]]) -> str:
     group = max(groups, key=_find_saved_ms, default=())
     saved = _find_saved_ms(group)
     if saved > WORTH_TRYING * (document["predicted_ms"] or 0.0):
-        alike = f", and so for {len(group) - 1} like it," if len(group) > 1 else ""
-        return f"to try: {_write_pin(group[0])}{alike} may save about {format_ms(saved)}"
+        repeats = f", and so for {len(group) - 1} like it," if len(group) > 1 else ""
+        return f"to try: {_write_pin(group[0])}{repeats} may save about {format_ms(saved)}"
     larger = find_fastest_too_large(document)
     if larger is not None:
         memory = format_memory(larger["memory_bytes"])
