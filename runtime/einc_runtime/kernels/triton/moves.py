@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import math
 import operator
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 from itertools import accumulate, pairwise
 
@@ -216,12 +216,11 @@ def _launch_many(moves: Sequence[_BlockMove]) -> KernelLaunch:
 def build_append(invocation: Invocation[Array]) -> LaunchSequence:
     """A block of the cache, with new rows written at their positions in this block; the last of equal positions counts.
 
-    The second launch computes for every row of the block which new row comes last there (a maximum of integers, which
-    does not depend on the order). The third one writes every row once; in place, it writes the new rows that come last.
+    Unless it is in place, the block is copied first. One launch computes for every row of the block which new row comes
+    last there (a maximum of integers, which does not depend on the order), and the next one writes those.
     """
     call = AppendCall.parse(invocation)
-    cache, new, target = call.cache, call.new, call.target
-    rows, count = cache.shape[1], new.shape[1]
+    rows, count = call.cache.shape[1], call.new.shape[1]
     scratch = WorkspaceAllocator()
     latest = PointerOperand.of("latest", scratch.take((rows,), np.dtype(np.int32)))
     clear = assemble(
@@ -246,59 +245,36 @@ def build_append(invocation: Invocation[Array]) -> LaunchSequence:
         "row = position + tl.load(origins + t, mask=inside, other=0)",
         f"here = inside & (wrong == 0) & (row >= 0) & (row < {rows})",
         "tl.atomic_max(latest + tl.where(here, row, 0), t, mask=here)",
-        *(["tl.store(goal + t, tl.where(here, row, -1).to(tl.int32), mask=inside)"] if call.in_place else []),
+        "tl.store(goal + t, tl.where(here, row, -1).to(tl.int32), mask=inside)",
     ]
-    marked = [positions, latest, goal] if call.in_place else [positions, latest]
-    mark = assemble("mark", "which row is new", marked, (count,), body, -(-count // 256), LaunchOptions(tables=tables))
-
-    if call.in_place:
-        return LaunchSequence((clear, mark, _write_new_rows(call, latest, goal)), scratch.size, call.status_message)
-    bits = MOVED_TYPES[cache.dtype.itemsize]
-    old, y = PointerOperand.of("cache", cache, bits), PointerOperand.of("y", target, bits)
-    fresh, rounded = _take_new_rows(call, new[:, :1])
-    tiles = choose_tiles(target.shape, [old], y)
-    step = new.strides[1] // new.itemsize if count > 1 else 0
-    line = PointerOperand("latest", "i32", (0, 1 if rows > 1 else 0, 0), latest.address)
-    at = tiles.subscripts(y)
-    inside = tiles.mask(at)
-    left, replaced = (mask_arguments(f"(row {sign} 0)", inside, fallback="0") for sign in ("<", ">="))
-    lines = [
-        *tiles.locate(index_cast([old, fresh, y], target.shape)),
-        f"row = {tiles.load(line)}.to(tl.int64)",
-        f"kept = tl.load({old.at(tiles.subscripts(old))}{left})",
-        f"written = {rounded(fresh.convert(f'tl.load({fresh.at(tiles.subscripts(fresh))} + row * {step}{replaced})'))}",
-        f"tl.store({y.at(at)}, tl.where(row < 0, kept, written){mask_arguments(inside)})",
-    ]
-    write = assemble("append", f"{count} new rows", [old, fresh, line, y], target.shape, lines, tiles.count())
-    return LaunchSequence((clear, mark, write), scratch.size, call.status_message)
-
-
-def _take_new_rows(call: AppendCall, new: Array) -> tuple[PointerOperand, Callable[[str], str]]:
-    """New rows as an operand, and the expression of what is stored for a loaded one: their bits where no row is
-    rounded."""
-    kinds = dtype_name(call.new), dtype_name(call.target)
-    if kinds[0] == kinds[1]:
-        return PointerOperand.of("new", new, MOVED_TYPES[new.dtype.itemsize]), str
-    return PointerOperand.of("new", new), lambda value: f"narrow_{kinds[1]}({value})"
+    mark = assemble(
+        "mark", "which row is new", [positions, latest, goal], (count,), body, -(-count // 256),
+        LaunchOptions(tables=tables),
+    )  # fmt: skip
+    copied = () if call.in_place else build_moves([call.cache], [call.target]).steps
+    steps = (*copied, clear, mark, _write_new_rows(call, latest, goal))
+    return LaunchSequence(steps, scratch.size, call.status_message)
 
 
 def _write_new_rows(call: AppendCall, latest: PointerOperand, goal: PointerOperand) -> KernelLaunch:
     """Writes row t of `new` to row `goal[t]` of the target, if it is the last one that goes there."""
     new, target = call.new, call.target
     y = PointerOperand.of("y", target[:, :1], MOVED_TYPES[target.dtype.itemsize])
-    fresh, rounded = _take_new_rows(call, new)
+    is_moved = new.dtype == target.dtype
+    fresh = PointerOperand.of("new", new, MOVED_TYPES[new.dtype.itemsize] if is_moved else "")
     line = PointerOperand("goal", "i32", (0, 1 if new.shape[1] > 1 else 0, 0), goal.address)
     tiles = choose_tiles(new.shape, [fresh], fresh)
     token = tiles.subscripts(line).get(1, "0")
     inside = tiles.mask(tiles.subscripts(fresh))
     step = target.strides[1] // target.itemsize
+    written = tiles.load(fresh) if is_moved else f"narrow_{dtype_name(target)}({tiles.load(fresh)})"
     chosen = mask_arguments("(row >= 0)", f"(last == {token})", inside)
     known = mask_arguments(tiles.mask(tiles.subscripts(line)), fallback="0")
     lines = [
         *tiles.locate(index_cast([fresh, y], target.shape)),
         f"row = {tiles.load(line)}.to(tl.int64)",
         f"last = tl.load(latest + tl.where(row < 0, 0, row){known})",
-        f"tl.store({y.at(tiles.subscripts(y))} + row * {step}, {rounded(tiles.load(fresh))}{chosen})",
+        f"tl.store({y.at(tiles.subscripts(y))} + row * {step}, {written}{chosen})",
     ]
     operands = [fresh, latest, line, y]
     return assemble("append", f"{new.shape[1]} new rows in place", operands, new.shape, lines, tiles.count())
