@@ -9,6 +9,9 @@ FIRST_NAP, LAST_NAP = 20e-6, 1e-3
 """Seconds between two looks: the first, and the most after looks in vain. Processes may share cores, so that looking
 without a pause would take them from those that compute."""
 
+BRIEF_NAP = 50e-6
+"""The most between two looks where all that is waited for is under way, and is short."""
+
 
 class Naps:
     """Waits between looks in vain, longer each time, up to `last` seconds; `reset` where something happened."""

@@ -5,9 +5,8 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from einc_runtime.execution.naps import FIRST_NAP, LAST_NAP, Naps
+from einc_runtime.execution.naps import BRIEF_NAP, FIRST_NAP, LAST_NAP, Naps
 from einc_runtime.execution.ranks import mpi
-from einc_runtime.execution.ranks.links import BRIEF_NAP
 
 
 class Request:

@@ -17,6 +17,7 @@ from dataclasses import dataclass
 from einc_runtime.execution.base import TaskRecord
 from einc_runtime.execution.cpu.messages import Carrier
 from einc_runtime.execution.cpu.scheduler import THREADS, ThreadScheduler
+from einc_runtime.execution.naps import BRIEF_NAP
 from einc_runtime.kernels.llvm.schedules import ThreadProgress
 
 START_NS = 2000.0
@@ -27,9 +28,6 @@ TINY_NS = 20_000.0
 
 POLL_SECONDS = 0.2
 """A waiting worker looks this often for an interrupt that did not wake it."""
-
-NAP_SECONDS = 5e-5
-"""A worker whose task waits for those of other workers looks again after this time."""
 
 RunTask = Callable[[int], ThreadProgress | None]
 """Runs a task, or a part of it: where it says that more is left, it is called again."""
@@ -264,7 +262,7 @@ class _PoolState:
     def _goes_on(self, progress: ThreadProgress) -> bool:
         """Whether a worker goes on with its task, after a nap if that waits for others."""
         if progress is ThreadProgress.WAITING:
-            self.sleep(NAP_SECONDS)
+            self.sleep(BRIEF_NAP)
         with self.changed:
             return not self.stopped
 

@@ -12,9 +12,6 @@ from typing import Any, Protocol
 from einc_runtime.dtypes import Array
 from einc_runtime.execution.naps import Naps
 
-BRIEF_NAP = 50e-6
-"""The most between two looks where all that is waited for is under way, and is short."""
-
 
 class RankLinks(Protocol):
     """The connections of one rank to all others. Any thread may use them.

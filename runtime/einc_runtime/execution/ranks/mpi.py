@@ -18,8 +18,7 @@ import numpy as np
 from einc_runtime import environment
 from einc_runtime.dtypes import Array
 from einc_runtime.errors import MissingFault
-from einc_runtime.execution.naps import LAST_NAP, Naps
-from einc_runtime.execution.ranks.links import BRIEF_NAP
+from einc_runtime.execution.naps import BRIEF_NAP, LAST_NAP, Naps
 from einc_runtime.installing import suggest_extra
 
 MAX_MESSAGE = 1 << 30

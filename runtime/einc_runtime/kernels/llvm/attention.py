@@ -159,8 +159,6 @@ def _list_keys(s: AttentionCall) -> Array:
     return table
 
 
-WORK = 8
-"""A pair of a query and a key is as much work as so many elements of other kernels, at least."""
 GROUP_ROWS = 512
 """Query rows, with all heads of a group, that go through their keys together."""
 TILE_KEYS = 240
@@ -182,7 +180,7 @@ def prepare_attention(call: AttentionCall, repetitions: int) -> Kernel:
     dense = all(x is None or x.strides[-1] == x.itemsize or x.shape[-1] == 1 for x in arrays)
     few = call.k.shape[1] < 1 << 30 and call.k.dtype == call.q.dtype
     suits = call.dtype == np.float32 and dense and few
-    if not suits or not compiler.is_worthwhile(WORK * pairs, repetitions):
+    if not suits or not compiler.is_worthwhile(compiler.NUMPY_CALLS_SAVED * pairs, repetitions):
         return make_attention(call)
     allocation = _AttentionMemory.allocate(call)
 

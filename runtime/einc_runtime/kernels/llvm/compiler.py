@@ -30,11 +30,22 @@ if TYPE_CHECKING:
 MIN_COMPILED_ELEMENTS = 1 << 15
 """Kernels whose invocations have fewer elements together are not worth the time to compile them."""
 
+NUMPY_CALLS_SAVED = 8
+"""As many calls of numpy as one of this code, for each element of a reduction, each pair of a query and a key, and each
+step of a recurrence."""
+
 INVOCATION = 2048
 """Starting a kernel of numpy takes as long as machine code takes for so many elements."""
 
 LANES = 16
 """Elements in the vectors of all machine code."""
+
+CHAINS = 4
+"""Sums that are added up side by side, so that an addition does not wait for the one before."""
+
+BYTES_AHEAD = 8192
+"""From what is read of rows to what is fetched from memory meanwhile: rows that follow, whose pages a processor begins
+late by itself. Softmax takes 0.74 times as long on an Intel Xeon (family 6, model 167), and layernorm 0.79 times."""
 
 COMPILED_FLOATS = frozenset({"f32", "f16", "bf16"})
 """The types that machine code supports, beside bool."""

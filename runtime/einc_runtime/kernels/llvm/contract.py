@@ -15,7 +15,7 @@ from einc_runtime.kernels.calls.contract import ContractCall, write_product_prog
 from einc_runtime.kernels.calls.experts import ExpertMatmulCall
 from einc_runtime.kernels.calls.map import ReduceCall
 from einc_runtime.kernels.llvm import compiler
-from einc_runtime.kernels.llvm.few_rows import prepare_few_rows
+from einc_runtime.kernels.llvm.few_rows import MAX_ROWS_PACKED, prepare_few_rows
 from einc_runtime.kernels.llvm.map import build_map, compile_map
 from einc_runtime.kernels.llvm.reduce import compile_reduce
 from einc_runtime.kernels.numpy import experts as in_numpy
@@ -68,11 +68,6 @@ def prepare_copy(source: Array, target: Array, repetitions: int = 1) -> Resolved
     return store, [source, target]
 
 
-MAX_CODE_ROWS = 8
-"""More rows are multiplied by oneDNN where it is the fastest library: with 16 rows, machine code for few rows takes
-three times as long."""
-
-
 def build_expert_matmul(invocation: Invocation[Array]) -> Kernel:
     call = ExpertMatmulCall.parse(invocation)
     if not compiler.is_worthwhile(call.multiplications, invocation.repetitions):
@@ -84,7 +79,7 @@ def _multiply(invocation: Invocation[Array]) -> Kernel:
     """A product whose weight is not prepared in another layout: that would be kept for each number of rows."""
     rows, weight = invocation.inputs
     variable_product = invocation.on([rows, _as_variable(weight)], invocation.outputs)
-    if len(rows) > MAX_CODE_ROWS and libraries.packs_few_rows(dtype_name(weight)):
+    if len(rows) > MAX_ROWS_PACKED and libraries.packs_few_rows(dtype_name(weight)):
         return build_contraction(variable_product, build_map, make_copier(invocation.repetitions))
     return build_contract(variable_product)
 

@@ -15,7 +15,7 @@ from typing import Any
 from llvmlite import ir
 
 from einc_runtime.dtypes import ITEMSIZE
-from einc_runtime.kernels.llvm.compiler import LANES
+from einc_runtime.kernels.llvm.compiler import CHAINS, LANES
 
 Value = Any
 """A value in the module under construction."""
@@ -25,9 +25,6 @@ F32, F64, HALF, BIT = ir.FloatType(), ir.DoubleType(), ir.HalfType(), ir.IntType
 _STORED = {"f32": F32, "f64": F64, "f16": HALF, "bf16": I16, "bool": I8, "i8": I8, "i32": I32, "i64": I64}
 """The element types that compiled kernels read and write: floats, bool and integers; i8 is only read, and few kernels
 have f64."""
-
-CHAINS_OF_ROW = 4
-"""Vectors in which a row is combined side by side: a chain of additions or maxima takes 4 cycles for each step."""
 
 _numbers = itertools.count()
 
@@ -337,7 +334,7 @@ class Emitter:
     ) -> Value:
         """Combines the terms of a row of `count` elements; the result is in every lane. Combining with `neutral`
         changes nothing."""
-        places = [self.variable(neutral) for _ in range(CHAINS_OF_ROW)]
+        places = [self.variable(neutral) for _ in range(CHAINS)]
 
         def body(chain: int, position: Value, mask: Value | None) -> None:
             value = term(position, mask)
@@ -345,7 +342,7 @@ class Emitter:
                 value = self.b.select(mask, value, neutral)
             self.b.store(combine(self.b.load(places[chain]), value), places[chain])
 
-        self.sweep_chains(count, CHAINS_OF_ROW, body)
+        self.sweep_chains(count, CHAINS, body)
         total = self.b.load(places[0])
         for variable in places[1:]:
             total = combine(total, self.b.load(variable))

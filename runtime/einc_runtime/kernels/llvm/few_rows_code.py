@@ -23,8 +23,6 @@ from einc_runtime.kernels.llvm.arguments import FewRowsArguments, read_arguments
 from einc_runtime.kernels.llvm.compiler import LANES
 from einc_runtime.kernels.llvm.emitter import F32, I32, I64, Emitter, Value, vector
 
-SUM_VECTORS = 4
-"""Vectors of sums that hide the latency of additions, where there are fewer vectors to multiply by."""
 MAX_TILE_VECTORS = 8
 """The most vectors that are multiplied at a time."""
 PREFETCH_DISTANCE = 12288
@@ -93,7 +91,7 @@ class _FewRowsEmitter:
         self.lines_ahead = self.b.mul(self.a.line_step, self.b.add(lines_ahead, I64(form.lines)))
         parts = -(-form.rows // MAX_TILE_VECTORS)
         self.count = -(-form.rows // parts)
-        self.unroll = max(1, SUM_VECTORS // (self.count * form.lines))
+        self.unroll = max(1, compiler.CHAINS // (self.count * form.lines))
         with self.b.goto_entry_block():
             tile = self.b.alloca(vector(F32), form.rows * LANES)
         self.tile = self.b.ptrtoint(tile, I64)

@@ -130,7 +130,7 @@ class _FoldShape:
 def _emit_fold(shape: _FoldShape) -> Any:
     """Arguments: extents of the axes that are kept, of those that are aggregated over, and of the last one; for each
     operand and result the address and the strides of all but the last axis."""
-    from einc_runtime.kernels.llvm.emitter import CHAINS_OF_ROW, Emitter, RowOperand
+    from einc_runtime.kernels.llvm.emitter import Emitter, RowOperand
     from einc_runtime.kernels.llvm.vectors import evaluate_all
 
     e = Emitter()
@@ -139,7 +139,7 @@ def _emit_fold(shape: _FoldShape) -> Any:
     length = e.argument()
     operands = [e.operand(shape.heads + shape.depths) for _ in (*shape.kinds, *shape.stored)]
     identity = [_constant(e, x, kind) for x, kind in zip(shape.identity, shape.stored, strict=True)]
-    chains = max(1, min(CHAINS_OF_ROW, MAX_FOLD_VECTORS // count)) if shape.is_across else 1
+    chains = max(1, min(compiler.CHAINS, MAX_FOLD_VECTORS // count)) if shape.is_across else 1
     tuples = [[e.variable(value) for value in identity] for _ in range(chains)]
 
     def combine(left: Sequence[Value], right: Sequence[Value]) -> list[Value]:

@@ -18,7 +18,7 @@ from einc_runtime.kernels.indices import NamedArray
 from einc_runtime.kernels.llvm import compiler
 from einc_runtime.kernels.llvm.arguments import QuantizedArguments
 from einc_runtime.kernels.llvm.contract import build_contract, prepare_copy
-from einc_runtime.kernels.llvm.few_rows import MAX_ROWS
+from einc_runtime.kernels.llvm.few_rows import MAX_ROWS, MIN_ROWS_PANEL_NARROW
 from einc_runtime.kernels.llvm.gemm import count_packed
 from einc_runtime.kernels.llvm.quantized_code import BLOCK, PAIRS_BLOCK, WeightForm, emit_product, emit_widening
 from einc_runtime.kernels.matrices import are_mergeable, view_as_matrices
@@ -30,9 +30,6 @@ if TYPE_CHECKING:
     from concurrent.futures import Future
 
     from einc_runtime.kernels.llvm.row_panels_code import PanelForm
-
-MIN_PANEL_ROWS = 5
-"""From so many rows on, they are packed in a panel on processors without registers of 512 bits."""
 
 
 def build_dequantize(invocation: Invocation[Array]) -> Kernel:
@@ -203,7 +200,7 @@ def _multiplies_pairs(form: WeightForm, scales: Array) -> bool:
 def _find_panel(form: WeightForm, result: NamedArray | None, groups: tuple[Names, ...], count: int) -> PanelForm | None:
     """The panel of `count` rows; None where elements of the weight stay in registers, or where neighbours of the
     result, which is None if it is copied later, are not those of the weight's rows."""
-    if compiler.has_wide_registers() or not MIN_PANEL_ROWS <= count <= MAX_ROWS:
+    if compiler.has_wide_registers() or not MIN_ROWS_PANEL_NARROW["f32"] <= count <= MAX_ROWS:
         return None
     from einc_runtime.kernels.llvm.quantized_panels_code import suits_panels
     from einc_runtime.kernels.llvm.row_panels_code import PanelForm

@@ -14,7 +14,7 @@ from typing import Any, NamedTuple
 
 from einc_runtime.kernels.llvm import compiler
 from einc_runtime.kernels.llvm.arguments import QuantizedArguments, read_arguments
-from einc_runtime.kernels.llvm.compiler import LANES
+from einc_runtime.kernels.llvm.compiler import BYTES_AHEAD, LANES
 from einc_runtime.plan.schema import NARROW_FLOATS
 
 BLOCK = 2 * LANES
@@ -23,8 +23,6 @@ PAIRS_BLOCK = 8 * LANES
 """The same where pairs of bf16 are multiplied (`quantized_pairs_code.py`); groups are 32, 64, or multiples of it."""
 WEIGHT_ROWS = 4
 """The most rows of a weight that are read at a time."""
-ROW_PREFETCH_DISTANCE = 8192
-"""Bytes between the rows that are read and those that are fetched from memory meanwhile."""
 REGISTER_SUMS, NARROW_REGISTER_SUMS = 16, 6
 """Sums that stay in registers of 512 bits, and in pairs of those of 256 bits."""
 MAX_TENSOR_ROWS = 8
@@ -227,7 +225,7 @@ def emit_product(form: WeightForm, count: int, kind: str, scale: int) -> Any:
     sums_kept = REGISTER_SUMS if compiler.has_wide_registers() else NARROW_REGISTER_SUMS
     height = max(1, min(WEIGHT_ROWS, sums_kept // tile))
     last = b.sub(a.rows, I64(1))
-    ahead = b.mul(a.row_step, b.add(b.sdiv(I64(ROW_PREFETCH_DISTANCE), a.width), I64(height)))
+    ahead = b.mul(a.row_step, b.add(b.sdiv(I64(BYTES_AHEAD), a.width), I64(height)))
     with e.loop(a.rows, height) as first:
         numbers = [b.add(first, I64(r)) for r in range(height)]
         weight_rows = [reader.row(e.least(n, last)) for n in numbers]

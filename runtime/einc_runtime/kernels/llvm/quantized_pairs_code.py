@@ -19,12 +19,11 @@ from llvmlite import ir
 
 from einc_runtime.kernels.llvm import compiler
 from einc_runtime.kernels.llvm.arguments import QuantizedArguments, read_arguments
-from einc_runtime.kernels.llvm.compiler import LANES
+from einc_runtime.kernels.llvm.compiler import BYTES_AHEAD, LANES
 from einc_runtime.kernels.llvm.emitter import F32, I16, I32, I64, Emitter, Value, vector
 from einc_runtime.kernels.llvm.few_rows_code import PAIRS
 from einc_runtime.kernels.llvm.quantized_code import (
     MAX_TENSOR_ROWS,
-    ROW_PREFETCH_DISTANCE,
     WEIGHT_ROWS,
     store_sum,
 )
@@ -112,7 +111,7 @@ class _PairsEmitter:
         values = [b.add(self.a.values, b.mul(n, self.a.row_step)) for n in inside]
         scales = [b.add(self.a.scales, b.mul(n, self.a.scale_row)) for n in inside]
         lines = [b.add(self.a.laid, b.mul(self.a.laid_step, I64(m))) for m in part]
-        ahead = b.mul(self.a.row_step, b.add(b.sdiv(I64(ROW_PREFETCH_DISTANCE), self.a.width), I64(height)))
+        ahead = b.mul(self.a.row_step, b.add(b.sdiv(I64(BYTES_AHEAD), self.a.width), I64(height)))
         sums = [[e.variable(e.number(0.0)) for _ in lines] for _ in values]
 
         def add(block: Value, words: list[Value], factors: list[Value]) -> None:

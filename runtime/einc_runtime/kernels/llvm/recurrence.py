@@ -31,7 +31,6 @@ from einc_runtime.kernels.calls.recurrence import RecurrenceCall
 from einc_runtime.kernels.llvm import compiler
 from einc_runtime.kernels.llvm.map import MAP_DTYPES
 from einc_runtime.kernels.llvm.recurrence_code import LaneChoice, emit_recurrence
-from einc_runtime.kernels.llvm.reduce import NUMPY_CALLS_SAVED
 from einc_runtime.kernels.numpy import recurrence as in_numpy
 from einc_runtime.kernels.numpy.pieces import Resolved, make_runner
 from einc_runtime.plan.recurrences import Recurrence, RecurrenceEquation
@@ -44,7 +43,7 @@ def build_recurrence(invocation: Invocation[Array]) -> Kernel:
 
 def compile_recurrence(call: RecurrenceCall, repetitions: int) -> Kernel | None:
     """The compiled kernel, or None where there is no machine code, or where it is not worthwhile."""
-    if not compiler.is_worthwhile(NUMPY_CALLS_SAVED * call.vectors, repetitions):
+    if not compiler.is_worthwhile(compiler.NUMPY_CALLS_SAVED * call.vectors, repetitions):
         return None
     from einc_runtime.kernels.llvm.vectors import is_supported
 

@@ -21,8 +21,6 @@ from einc_runtime.plan.schema import INTEGERS
 Value = Any
 """A value in the module under construction."""
 
-SUMS = 4
-"""Sums that are added up side by side, so that an addition does not wait for the one before."""
 AHEAD = 6
 """Steps ahead whose elements are asked for: where lanes go through all steps, each step lies in another page."""
 
@@ -187,7 +185,7 @@ class _RecurrenceEmitter:
         *outer, last = equation.reduced
         kind = compute_type(equation.dtype)
         identity = self._number(find_identity(equation.aggregation, equation.dtype), kind)
-        totals = [e.variable(identity) for _ in range(SUMS)]
+        totals = [e.variable(identity) for _ in range(compiler.CHAINS)]
         known = {
             k: self._read(read, position)
             for k, read in enumerate(equation.reads)
@@ -207,8 +205,8 @@ class _RecurrenceEmitter:
 
         def run(inner: _LanePosition) -> None:
             extent = self.extents[last]
-            full = b.and_(extent, self._integer(-SUMS))
-            with e.loop(full, SUMS) as start:
+            full = b.and_(extent, self._integer(-compiler.CHAINS))
+            with e.loop(full, compiler.CHAINS) as start:
                 for k, total in enumerate(totals):
                     index = b.add(start, self._integer(k))
                     add(total, _LanePosition({**inner.at, last: index}, inner.lane, inner.mask))

@@ -29,11 +29,6 @@ if TYPE_CHECKING:
 
 LARGEST = ("t0 = abs x0", "max")
 """The program and the aggregation that find largest magnitudes."""
-COLUMN_VECTORS = 4
-"""Vectors of columns that are aggregated side by side: an addition does not wait for the one before, and a row's
-neighbouring lines of the cache are read together."""
-NUMPY_CALLS_SAVED = 8
-"""As many calls of numpy as one of this code, also at each step of a recurrence."""
 
 
 def build_reduce(invocation: Invocation[Array]) -> Kernel:
@@ -52,7 +47,7 @@ def compile_reduce(call: ReduceCall, repetitions: int) -> Kernel | None:
 
     size = math.prod(max(column) for column in zip(*(view.shape for view in call.views), strict=True))
     known = set(call.kinds) <= MAP_DTYPES and is_supported(call.steps)
-    if not known or not size or not compiler.is_worthwhile(NUMPY_CALLS_SAVED * size, repetitions):
+    if not known or not size or not compiler.is_worthwhile(compiler.NUMPY_CALLS_SAVED * size, repetitions):
         return None
     views, reduced = merge_axes([*call.views, call.output], call.reduced)
     *sources, target = views
@@ -133,7 +128,7 @@ def _emit_reduce(
     heads, depths = ([e.argument() for _ in range(number)] for number in axes)
     count = e.argument()
     operands = [e.operand(sum(axes)) for _ in kinds]
-    totals = [e.variable(identity) for _ in range(1 if inner else COLUMN_VECTORS)]
+    totals = [e.variable(identity) for _ in range(1 if inner else compiler.CHAINS)]
 
     def add(total: Value, rows: list[Value], position: Value, mask: Value | None) -> None:
         """Combines the terms of a vector with the total; those behind the end of a reduced row change nothing."""
@@ -171,8 +166,8 @@ def _emit_reduce(
                 for total, position in pairs:
                     e.store(fold.narrow(b.load(total)), target, position, kinds[-1], mask)
 
-            full = b.and_(count, I64(-COLUMN_VECTORS * compiler.LANES))
-            with e.loop(full, COLUMN_VECTORS * compiler.LANES) as start:
-                compute([b.add(start, I64(k * compiler.LANES)) for k in range(COLUMN_VECTORS)], None)
+            full = b.and_(count, I64(-compiler.CHAINS * compiler.LANES))
+            with e.loop(full, compiler.CHAINS * compiler.LANES) as start:
+                compute([b.add(start, I64(k * compiler.LANES)) for k in range(compiler.CHAINS)], None)
             e.sweep(b.sub(count, full), lambda position, mask: compute([b.add(full, position)], mask))
     return e.finish()

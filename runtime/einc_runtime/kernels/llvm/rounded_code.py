@@ -19,9 +19,9 @@ from llvmlite import ir
 from einc_runtime.kernels.calls.rounded import LEVELS
 from einc_runtime.kernels.llvm import compiler
 from einc_runtime.kernels.llvm.arguments import RoundedArguments, RoundingArguments, read_arguments
-from einc_runtime.kernels.llvm.compiler import LANES
+from einc_runtime.kernels.llvm.compiler import BYTES_AHEAD, LANES
 from einc_runtime.kernels.llvm.emitter import F32, I8, I16, I32, I64, Emitter, Value, vector
-from einc_runtime.kernels.llvm.quantized_code import ROW_PREFETCH_DISTANCE, WEIGHT_ROWS
+from einc_runtime.kernels.llvm.quantized_code import WEIGHT_ROWS
 
 ROW_MULTIPLE = 4 * LANES
 """Rows of integers are filled up with zeros to multiples of it."""
@@ -128,7 +128,7 @@ class _ProductEmitter:
         inside = [e.least(n, last) for n in numbers]
         values = [b.add(self.a.values, b.mul(n, self.a.row_step)) for n in inside]
         lines = [b.add(self.a.integers, b.mul(row, self.a.integer_step)) for row in places]
-        ahead = b.mul(self.a.row_step, b.add(b.sdiv(I64(ROW_PREFETCH_DISTANCE), self.a.width), I64(WEIGHT_ROWS)))
+        ahead = b.mul(self.a.row_step, b.add(b.sdiv(I64(BYTES_AHEAD), self.a.width), I64(WEIGHT_ROWS)))
         sums = [[e.variable(e.number(0, I32)) for _ in lines] for _ in values]
         for total in (total for totals in sums for total in totals):
             b.store(e.number(0, I32), total)  # variables have their first value only once

@@ -30,8 +30,6 @@ BLOCK_LINES = 3 * LANES
 WIDENED = 512
 """Positions at which lines of 16-bit floats are written in f32 before they are multiplied: they stay in the first
 cache."""
-POSITIONS = 16
-"""Positions of a step: as many as a line of the cache has elements of f32."""
 
 
 class PanelForm(NamedTuple):
@@ -175,11 +173,11 @@ class PanelEmitter:
                 name = f"llvm.fma.v{self.lanes}f32"
                 b.store(e.intrinsic(name, self.kind, element, row, b.load(sums[n][v])), sums[n][v])
 
-        full = b.and_(count, I64(-POSITIONS))
-        with e.loop(full, POSITIONS) as position:
+        full = b.and_(count, I64(-LANES))
+        with e.loop(full, LANES) as position:
             for line in lines if ahead is not None else ():
                 e.prefetch(b.add(line, ahead), b.mul(position, I64(size)))
-            for n in range(POSITIONS):
+            for n in range(LANES):
                 multiply(b.add(position, I64(n)))
         with e.span(full, count) as position:
             multiply(position)

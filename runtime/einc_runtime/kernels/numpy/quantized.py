@@ -15,13 +15,11 @@ from einc_runtime.dtypes import Array, compute_type, storage_dtype
 from einc_runtime.kernels.base import Invocation, Kernel, KernelBuilder, Run, ScratchAllocator, dtype_name, store
 from einc_runtime.kernels.calls.quantized import DequantizeCall, QuantizedContractCall, QuantizedWeight
 from einc_runtime.kernels.numpy.contract import build_contract as build_plain_contract
-from einc_runtime.kernels.numpy.pieces import Resolved, make_runner
+from einc_runtime.kernels.numpy.pieces import PIECE_ELEMENTS, Resolved, make_runner
 from einc_runtime.stored_values import decode_values
 
 WIDENED_ELEMENTS = 1 << 20
 """Elements of a weight that are widened at a time."""
-WIDENED_PIECE = 1 << 16
-"""Elements that numpy widens at a time."""
 
 PrepareWidening = Callable[[QuantizedWeight, Array], Run]
 """Returns the call that writes a weight to an array of its shape."""
@@ -103,7 +101,7 @@ def _walk(weight: QuantizedWeight, target: Array) -> Iterator[tuple[QuantizedWei
     if not weight.scales.ndim or target.ndim == 1 or not target.size:
         yield weight, target
         return
-    step = max(1, WIDENED_PIECE * len(target) // target.size)
+    step = max(1, PIECE_ELEMENTS * len(target) // target.size)
     for start in range(0, len(target), step):
         yield weight.part(0, start, start + step), target[start : start + step]
 

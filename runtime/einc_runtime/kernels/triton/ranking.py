@@ -22,11 +22,8 @@ from einc_runtime.kernels.triton.source import (
     mask_arguments,
     power_of_two,
 )
-from einc_runtime.kernels.triton.tiles import TileGrid
+from einc_runtime.kernels.triton.tiles import TILE_ELEMENTS, TileGrid
 from einc_runtime.kernels.views import merge_leading_axes
-
-RANKING_TILE = 4096
-"""Elements in a program's tile."""
 
 _FLOAT_KEY = '''
 @triton.jit
@@ -89,7 +86,7 @@ def launch_ranking(
     by_name = {item.name: item for item in items}
     leading, count = views[0].shape[:-1], values.shape[-1]
     tiles = TileGrid((*leading, 1), None, None, 1, 1)
-    width = min(power_of_two(max(source.shape[-1] for source in sources)), RANKING_TILE)
+    width = min(power_of_two(max(source.shape[-1] for source in sources)), 2 * TILE_ELEMENTS)
     kind = items[0].dtype
     ranked = ranking_type(kind)
     bits = 32 if ranked == "f32" or kind == "i32" else 64

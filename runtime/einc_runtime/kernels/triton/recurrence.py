@@ -26,14 +26,11 @@ from einc_runtime.kernels.triton.source import (
     index_cast,
     power_of_two,
 )
-from einc_runtime.kernels.triton.tiles import MULTIPROCESSORS
+from einc_runtime.kernels.triton.tiles import MULTIPROCESSORS, PROGRAM_THREADS
 from einc_runtime.plan.index_patterns import find_identity
 from einc_runtime.plan.recurrence_steps import MAX_TILE_ELEMENTS, count_tile
 from einc_runtime.plan.recurrences import OperandRead, RecurrenceEquation, ValueRead
 from einc_runtime.plan.scalar_programs import ScalarLiteral
-
-LEAST_TILE_ELEMENTS = 128
-"""Elements that keep the threads of a program busy."""
 
 ONE = ""
 """The axis of a tile that has no loop."""
@@ -93,7 +90,7 @@ class _RecurrenceSource:
         width = power_of_two(extent)
         while width > 1 and (
             width * further_elements > MAX_TILE_ELEMENTS
-            or (width * further_elements > LEAST_TILE_ELEMENTS and -(-extent // width) * heads < MULTIPROCESSORS)
+            or (width * further_elements > PROGRAM_THREADS and -(-extent // width) * heads < MULTIPROCESSORS)
         ):
             width //= 2
         return width
@@ -130,7 +127,7 @@ class _RecurrenceSource:
         tiles = 1 if self.lane is None else -(-self.call.extents[self.lane] // self.widths[self.lane])
         grid = tiles * math.prod(self.call.extents[name] for name in self.heads)
         # Steps wait for each other: few warps, each with several elements for a thread, wait least.
-        warps = max(1, min(8, self.largest // LEAST_TILE_ELEMENTS))
+        warps = max(1, min(8, self.largest // PROGRAM_THREADS))
         title = f"recurrence along {self.along}: {'; '.join(equation.program for equation in equations)}"
         items = [*self.inputs, *self.outputs.values()]
         helpers = self.chains[0].source(*self.chains[1:], *sorted(self.helpers)) + "".join(self.trees)

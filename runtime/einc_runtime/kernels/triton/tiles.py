@@ -27,10 +27,10 @@ MULTIPROCESSORS = 132
 MIN_PROGRAMS = 4 * MULTIPROCESSORS
 """A thread has several accesses only if there are so many programs."""
 
-TILE_ELEMENTS = 2048
-"""Elements in a tile of rows, of partial aggregates, of results or of pairs: sixteen for each of 128 threads."""
+TILE_ELEMENTS = 16 * PROGRAM_THREADS
+"""Elements in a tile of rows, of partial aggregates, of results or of pairs."""
 
-MIN_ELEMENTS = 256
+MIN_ELEMENTS = 2 * PROGRAM_THREADS
 """The least number of elements in a tile: with fewer, threads would be idle."""
 
 
