@@ -40,7 +40,7 @@ INVOCATION = 2048
 LANES = 16
 """Elements in the vectors of all machine code."""
 
-CHAINS = 4
+SUM_CHAINS = 4
 """Sums that are added up side by side, so that an addition does not wait for the one before."""
 
 BYTES_AHEAD = 8192

@@ -15,7 +15,7 @@ from typing import Any
 from llvmlite import ir
 
 from einc_runtime.dtypes import ITEMSIZE
-from einc_runtime.kernels.llvm.compiler import CHAINS, LANES
+from einc_runtime.kernels.llvm.compiler import LANES, SUM_CHAINS
 
 Value = Any
 """A value in the module under construction."""
@@ -334,7 +334,7 @@ class Emitter:
     ) -> Value:
         """Combines the terms of a row of `count` elements; the result is in every lane. Combining with `neutral`
         changes nothing."""
-        places = [self.variable(neutral) for _ in range(CHAINS)]
+        places = [self.variable(neutral) for _ in range(SUM_CHAINS)]
 
         def body(chain: int, position: Value, mask: Value | None) -> None:
             value = term(position, mask)
@@ -342,7 +342,7 @@ class Emitter:
                 value = self.b.select(mask, value, neutral)
             self.b.store(combine(self.b.load(places[chain]), value), places[chain])
 
-        self.sweep_chains(count, CHAINS, body)
+        self.sweep_chains(count, SUM_CHAINS, body)
         total = self.b.load(places[0])
         for variable in places[1:]:
             total = combine(total, self.b.load(variable))

@@ -91,7 +91,7 @@ class _FewRowsEmitter:
         self.lines_ahead = self.b.mul(self.a.line_step, self.b.add(lines_ahead, I64(form.lines)))
         parts = -(-form.rows // MAX_TILE_VECTORS)
         self.count = -(-form.rows // parts)
-        self.unroll = max(1, compiler.CHAINS // (self.count * form.lines))
+        self.unroll = max(1, compiler.SUM_CHAINS // (self.count * form.lines))
         with self.b.goto_entry_block():
             tile = self.b.alloca(vector(F32), form.rows * LANES)
         self.tile = self.b.ptrtoint(tile, I64)

@@ -139,7 +139,7 @@ def _emit_fold(shape: _FoldShape) -> Any:
     length = e.argument()
     operands = [e.operand(shape.heads + shape.depths) for _ in (*shape.kinds, *shape.stored)]
     identity = [_constant(e, x, kind) for x, kind in zip(shape.identity, shape.stored, strict=True)]
-    chains = max(1, min(compiler.CHAINS, MAX_FOLD_VECTORS // count)) if shape.is_across else 1
+    chains = max(1, min(compiler.SUM_CHAINS, MAX_FOLD_VECTORS // count)) if shape.is_across else 1
     tuples = [[e.variable(value) for value in identity] for _ in range(chains)]
 
     def combine(left: Sequence[Value], right: Sequence[Value]) -> list[Value]:

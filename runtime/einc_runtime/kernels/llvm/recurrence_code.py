@@ -185,7 +185,7 @@ class _RecurrenceEmitter:
         *outer, last = equation.reduced
         kind = compute_type(equation.dtype)
         identity = self._number(find_identity(equation.aggregation, equation.dtype), kind)
-        totals = [e.variable(identity) for _ in range(compiler.CHAINS)]
+        totals = [e.variable(identity) for _ in range(compiler.SUM_CHAINS)]
         known = {
             k: self._read(read, position)
             for k, read in enumerate(equation.reads)
@@ -205,8 +205,8 @@ class _RecurrenceEmitter:
 
         def run(inner: _LanePosition) -> None:
             extent = self.extents[last]
-            full = b.and_(extent, self._integer(-compiler.CHAINS))
-            with e.loop(full, compiler.CHAINS) as start:
+            full = b.and_(extent, self._integer(-compiler.SUM_CHAINS))
+            with e.loop(full, compiler.SUM_CHAINS) as start:
                 for k, total in enumerate(totals):
                     index = b.add(start, self._integer(k))
                     add(total, _LanePosition({**inner.at, last: index}, inner.lane, inner.mask))

@@ -128,7 +128,7 @@ def _emit_reduce(
     heads, depths = ([e.argument() for _ in range(number)] for number in axes)
     count = e.argument()
     operands = [e.operand(sum(axes)) for _ in kinds]
-    totals = [e.variable(identity) for _ in range(1 if inner else compiler.CHAINS)]
+    totals = [e.variable(identity) for _ in range(1 if inner else compiler.SUM_CHAINS)]
 
     def add(total: Value, rows: list[Value], position: Value, mask: Value | None) -> None:
         """Combines the terms of a vector with the total; those behind the end of a reduced row change nothing."""
@@ -166,8 +166,8 @@ def _emit_reduce(
                 for total, position in pairs:
                     e.store(fold.narrow(b.load(total)), target, position, kinds[-1], mask)
 
-            full = b.and_(count, I64(-compiler.CHAINS * compiler.LANES))
-            with e.loop(full, compiler.CHAINS * compiler.LANES) as start:
-                compute([b.add(start, I64(k * compiler.LANES)) for k in range(compiler.CHAINS)], None)
+            full = b.and_(count, I64(-compiler.SUM_CHAINS * compiler.LANES))
+            with e.loop(full, compiler.SUM_CHAINS * compiler.LANES) as start:
+                compute([b.add(start, I64(k * compiler.LANES)) for k in range(compiler.SUM_CHAINS)], None)
             e.sweep(b.sub(count, full), lambda position, mask: compute([b.add(full, position)], mask))
     return e.finish()
