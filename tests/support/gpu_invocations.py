@@ -183,6 +183,11 @@ INVOCATIONS = {
         "attention", attention([1], [8192]),
         [array("bf16", 32, 1, 128), array("f8e4m3", 8, 8192, 128), array("f8e4m3", 8, 8192, 128)],
         array("bf16", 32, 1, 128), array("f32", 32, 1)),
+    "attention over blocks": made(
+        "attention", attention([1] * 4, [2048] * 4, extras=["positions", "blocks"]),
+        [array("bf16", 32, 4, 128), array("bf16", 8, 65 * 128, 128), array("bf16", 8, 65 * 128, 128),
+         array("i64", 4), array("i64", 4, 16)],
+        array("bf16", 32, 4, 128), array("f32", 32, 4)),
     "attention with everything": made(
         "attention", attention([40, 24], [40, 24], window=16, extras=["mask", "positions"]),
         [array("f32", 6, 64, 80), array("f32", 2, 64, 80), array("f32", 2, 64, 48), array("bool", 64),

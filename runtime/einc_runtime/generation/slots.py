@@ -39,18 +39,18 @@ class GenerationTimes:
 
 @dataclass(frozen=True, slots=True)
 class DecodePlan:
-    """A session that takes `length` new tokens for each of `slots` sequences, with caches of `places` each.
+    """A session that takes `length` new tokens for each of `slots` sequences, which may have `places` tokens each.
 
-    These lie in `blocks` blocks of `block_size` tokens, which any sequences may have; or `blocks` is 0, and each
-    sequence of the plan has places of its own.
+    Their caches lie in `blocks` blocks of `block_size` tokens.
     """
 
     session: Session
     slots: int
     length: int
     places: int
-    blocks: int = 0
-    block_size: int = 1
+    blocks: int
+    block_size: int
+    inputs: tuple[str, ...]
 
     @staticmethod
     def of(session: Session) -> DecodePlan:
@@ -58,28 +58,24 @@ class DecodePlan:
         bundle = session.bundle
         shapes = {tensor.name: tensor.shape for tensor in bundle.tensors}
         operation = next((candidate for candidate in bundle.operations if candidate.family == "append"), None)
-        if not {"ids", "positions", "logits"} <= shapes.keys() or operation is None or not session.states:
+        if not {"ids", "positions", "places", "blocks", "logits"} <= shapes.keys() or operation is None:
             raise PlanFault(
-                f"{bundle.model} is no decode step: it lacks ids, positions, logits, or a cache",
-                hint="einc compile MODEL.ein --step tokens=1 makes the plan of one",
+                f"{bundle.model} is no decode step over blocks: it lacks ids, positions, places, blocks, logits, or a "
+                "cache",
+                hint="einc compile MODEL.ein --step tokens=1x8,blocks=65x128 makes the plan of one",
             )
-        caches = operation.attributes.get("cache_lens")
-        cache_lengths = caches if isinstance(caches, list) else [shapes[bundle.tensors[operation.inputs[0]].name][1]]
-        lengths = {int(places) for places in cache_lengths}
-        if len(lengths) != 1:
-            raise PlanFault(f"the sequences of {bundle.model} have unequal lengths")
-        (places,), slots, count, size = lengths, len(cache_lengths), 0, 1
-        if "blocks" in shapes:
-            size = _find_block_size(bundle)
-            slots, count, places = shapes["blocks"][0], places // size, shapes["blocks"][1] * size
+        slots, each = shapes["blocks"]
         if shapes["ids"][0] % slots or shapes["logits"][0] not in (slots, shapes["ids"][0]):
-            raise PlanFault(f"the sequences of {bundle.model} have unequal lengths")
-        return DecodePlan(session, slots, shapes["ids"][0] // slots, places, count, size)
+            raise PlanFault(f"{bundle.model} has {shapes['ids'][0]} ids and {shapes['logits'][0]} logits of {slots}")
+        size = _find_block_size(bundle)
+        count = shapes[bundle.tensors[operation.inputs[0]].name][1] // size
+        inputs = tuple(tensor.name for tensor in session.inputs)
+        return DecodePlan(session, slots, shapes["ids"][0] // slots, each * size, count, size, inputs)
 
     @property
-    def memory(self) -> tuple[int, ...]:
+    def memory(self) -> tuple[int, int, int]:
         """The sizes of caches, in which plans agree that work on the same ones."""
-        return (self.places, self.blocks, self.block_size) if self.blocks else (self.places, self.slots)
+        return self.places, self.blocks, self.block_size
 
 
 @dataclass(slots=True)
@@ -104,8 +100,8 @@ class DecoderSlots:
         for plan in plans:
             if plan.memory != largest.memory:
                 raise PlanFault(
-                    f"a plan has {plan.slots} sequences of {plan.places} places in {plan.blocks} blocks, and another "
-                    f"one {largest.slots} of {largest.places} in {largest.blocks}"
+                    f"a plan has {plan.places} places of a sequence in {plan.blocks} blocks, and another one "
+                    f"{largest.places} in {largest.blocks}"
                 )
         if largest.length != 1:
             raise PlanFault(f"expected a plan that takes one token of each sequence, found {largest.length}")
@@ -114,7 +110,7 @@ class DecoderSlots:
         self._pieces = sorted((plan for plan in plans if plan.length > 1), key=lambda plan: (plan.length, -plan.slots))
         self._last: Session = step  # whose states are those of all sequences
         self._slots = [_HeldSequence() for _ in range(largest.slots)]
-        self._pool = BlockPool(largest.blocks, largest.block_size) if largest.blocks else None
+        self._pool = BlockPool(largest.blocks, largest.block_size)
         self._named: tuple[Sequence[int], str, list[bytes]] | None = None
         self.times = GenerationTimes()
 
@@ -135,7 +131,7 @@ class DecoderSlots:
 
     def can_hold(self, places: int) -> bool:
         """Whether a sequence may have so many tokens, if there is no other one."""
-        return places <= self.places and (self._pool is None or -(-places // self._pool.size) <= self._pool.count)
+        return places <= min(self.places, self._pool.count * self._pool.size)
 
     def start(self, slot: int, prompt: Sequence[int], places: int, salt: str = "") -> int | None:
         """Gives a free slot the blocks for so many tokens, those of a prompt included. Returns how many tokens of the
@@ -144,9 +140,7 @@ class DecoderSlots:
         These are whole pieces of the largest plan for prompts, which reads the same tokens with the same results. So
         what earlier sequences were changes no rounding of this one.
         """
-        if self._pool is None:
-            return 0
-        names = self._name_blocks(self._pool, prompt, salt)
+        names = self._name_blocks(prompt, salt)
         step = math.lcm(self._piece, self._pool.size)  # the last token is read in any case, for its logits
         cached = min(len(self._pool.find(names)) * self._pool.size, len(prompt) - 1) // step * step
         shared = self._pool.find(names)[: cached // self._pool.size]
@@ -159,8 +153,7 @@ class DecoderSlots:
 
     def end(self, slot: int) -> None:
         """Frees a slot for another sequence, which starts with the next tokens that it gets."""
-        if self._pool is not None:
-            self._pool.leave(self._slots[slot].blocks)
+        self._pool.leave(self._slots[slot].blocks)
         self._slots[slot] = _HeldSequence()
 
     def choose_pieces(self, unread: Mapping[int, int]) -> dict[int, int]:
@@ -201,12 +194,12 @@ class DecoderSlots:
         """The tokens of the largest piece of prompts."""
         return self._pieces[-1].length if self._pieces else 1
 
-    def _name_blocks(self, pool: BlockPool, prompt: Sequence[int], salt: str) -> list[bytes]:
+    def _name_blocks(self, prompt: Sequence[int], salt: str) -> list[bytes]:
         """The names of the blocks that whole pieces of a prompt fill. Those of the last one are kept: it may wait for
         blocks for many steps."""
         if self._named is None or self._named[0] is not prompt or self._named[1] != salt:
             regular = prompt[: len(prompt) // self._piece * self._piece] if self._pieces else ()
-            self._named = prompt, salt, name_blocks(regular, pool.size, salt)
+            self._named = prompt, salt, name_blocks(regular, self._pool.size, salt)
         return self._named[2]
 
     def _make_room(self, slot: int, more: int) -> bool:
@@ -214,11 +207,10 @@ class DecoderSlots:
         sequence = self._slots[slot]
         if sequence.length + more > self.places:
             return False
-        if self._pool is not None:
-            lacking = -(-(sequence.length + more) // self._pool.size) - len(sequence.blocks)
-            if not self._pool.fits((), lacking):
-                return False
-            sequence.blocks += self._pool.hold((), max(0, lacking))
+        lacking = -(-(sequence.length + more) // self._pool.size) - len(sequence.blocks)
+        if not self._pool.fits((), lacking):
+            return False
+        sequence.blocks += self._pool.hold((), lacking)
         return True
 
     def _choose(self, unread: Mapping[int, int]) -> tuple[DecodePlan, dict[int, int]]:
@@ -239,44 +231,34 @@ class DecoderSlots:
         """Runs a plan once. Returns the logits [vocab] after the last token of every slot.
 
         A row that is too short starts with its first token several times, at one position: the last one counts, and
-        all are equal. Rows without a sequence write to the spare block; or, where each has places of its own, at the
-        place after the last one, where nothing is read before it is written again.
+        all are equal. Rows without a sequence write to the spare block.
         """
         ids = np.zeros((plan.slots, plan.length), np.int64)
         positions = np.zeros((plan.slots, plan.length), np.int64)
-        numbers = {slot: slot if self._pool is None else row for row, slot in enumerate(rows)}
-        if self._pool is None:
-            positions[:] = [[min(slot.length, plan.places - 1)] for slot in self._slots]
-        for slot, tokens in rows.items():
-            row, sequence, front = numbers[slot], self._slots[slot], plan.length - len(tokens)
+        table = np.full((plan.slots, plan.places // plan.block_size), SPARE, np.int64)
+        for row, (slot, tokens) in enumerate(rows.items()):
+            sequence, front = self._slots[slot], plan.length - len(tokens)
             first = sequence.length
             ids[row, :front], ids[row, front:] = tokens[0], tokens
             positions[row, :front], positions[row, front:] = first, np.arange(first, first + len(tokens))
-        inputs: dict[str, Array] = {"ids": ids.reshape(-1), "positions": positions.reshape(-1)}
-        known = {tensor.name for tensor in plan.session.inputs}
-        if "last" in known:
-            inputs["last"] = np.arange(plan.length - 1, ids.size, plan.length)
-        if self._pool is not None:
-            table = np.full((plan.slots, plan.places // plan.block_size), SPARE, np.int64)
-            for slot, row in numbers.items():
-                table[row, : len(self._slots[slot].blocks)] = self._slots[slot].blocks
-            nth, offset = np.divmod(positions, plan.block_size)
-            inputs["places"] = (np.take_along_axis(table, nth, 1) * plan.block_size + offset).reshape(-1)
-            inputs["blocks"] = table
+            table[row, : len(sequence.blocks)] = sequence.blocks
+        nth, offset = np.divmod(positions, plan.block_size)
+        places = np.take_along_axis(table, nth, 1) * plan.block_size + offset
+        inputs = {"ids": ids.reshape(-1), "positions": positions.reshape(-1), "places": places.reshape(-1)}
+        inputs |= {"blocks": table, "last": np.arange(plan.length - 1, ids.size, plan.length)}
         self._bring_states(plan.session)
-        logits = plan.session.run(inputs, ["logits"])["logits"]
+        logits = plan.session.run({name: inputs[name] for name in plan.inputs}, ["logits"])["logits"]
         for slot, tokens in rows.items():
             self._advance(self._slots[slot], len(tokens))
         logits = logits if len(logits) == plan.slots else logits[plan.length - 1 :: plan.length]
-        return {slot: logits[row] for slot, row in numbers.items()}
+        return dict(zip(rows, logits, strict=False))
 
     def _advance(self, sequence: _HeldSequence, count: int) -> None:
         """Counts new tokens, and names the blocks that they fill."""
-        before, sequence.length = sequence.length, sequence.length + count
-        if self._pool is not None:
-            first, last = before // self._pool.size, sequence.length // self._pool.size
-            for number in range(first, min(last, len(sequence.names))):
-                self._pool.name(sequence.blocks[number], sequence.names[number])
+        first = sequence.length // self._pool.size
+        sequence.length += count
+        for number in range(first, min(sequence.length // self._pool.size, len(sequence.names))):
+            self._pool.name(sequence.blocks[number], sequence.names[number])
 
     def _bring_states(self, session: Session) -> None:
         """Copies the caches from the session that ran last, if the two do not share them."""

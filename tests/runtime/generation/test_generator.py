@@ -45,10 +45,10 @@ def test_plans_that_do_not_fit_together_are_refused(generator: Generator, plans:
     with pytest.raises(PlanFault, match="takes one token of each sequence, found 2"):
         Generator(piece)
     other = Session(compile_steps(1), "cpu")
-    with pytest.raises(PlanFault, match="steps is no decode step"):
+    with pytest.raises(PlanFault, match="steps is no decode step over blocks"):
         Generator(other)
     (larger,) = make_sessions(DATA / NAME, plans, (1, 19, ()))
-    with pytest.raises(PlanFault, match="1 sequences of 19 places in 3 blocks, and another one 1 of 19 in 2"):
+    with pytest.raises(PlanFault, match="19 places of a sequence in 3 blocks, and another one 19 in 2"):
         Generator(larger, [piece])
 
 
