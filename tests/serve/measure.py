@@ -23,22 +23,28 @@ import safetensors.numpy
 from tests.serve.running import WAIT, Running, serving
 from tests.support.generation_cases import word_tokenizer
 
-WIDTH, HIDDEN, HEADS, KV_HEADS, LAYERS, VOCABULARY = 768, 2048, 12, 6, 4, 2000
+WIDTH, HIDDEN, HEADS, LAYERS, VOCABULARY = 768, 2048, 12, 4, 2000
 PROMPT, BATCH, TOKENS = 1000, 8, 120
+
+
+def make_config(width: int, hidden: int, heads: int, layers: int, vocabulary: int) -> dict[str, Any]:
+    """The configuration of a Llama in which two heads share keys."""
+    return {
+        "architectures": ["LlamaForCausalLM"], "model_type": "llama", "hidden_size": width, "vocab_size": vocabulary,
+        "intermediate_size": hidden, "num_hidden_layers": layers, "num_attention_heads": heads,
+        "head_dim": width // heads, "num_key_value_heads": heads // 2, "max_position_embeddings": 2048,
+        "rms_norm_eps": 1e-6, "dtype": "float32", "tie_word_embeddings": True, "rope_theta": 10000.0,
+        "hidden_act": "silu", "eos_token_id": 0,
+    }  # fmt: skip
 
 
 def write_model(folder: Path) -> None:
     """A folder as transformers writes it, with random weights."""
-    rng, head = np.random.default_rng(0), WIDTH // HEADS
-    config = {
-        "architectures": ["LlamaForCausalLM"], "model_type": "llama", "hidden_size": WIDTH, "vocab_size": VOCABULARY,
-        "intermediate_size": HIDDEN, "num_hidden_layers": LAYERS, "num_attention_heads": HEADS, "head_dim": head,
-        "num_key_value_heads": KV_HEADS, "max_position_embeddings": 2048, "rms_norm_eps": 1e-6, "dtype": "float32",
-        "tie_word_embeddings": True, "rope_theta": 10000.0, "hidden_act": "silu", "eos_token_id": 0,
-    }  # fmt: skip
+    rng = np.random.default_rng(0)
+    config = make_config(WIDTH, HIDDEN, HEADS, LAYERS, VOCABULARY)
     shapes = {
         "self_attn.q_proj": (WIDTH, WIDTH), "self_attn.o_proj": (WIDTH, WIDTH), "mlp.down_proj": (WIDTH, HIDDEN),
-        "self_attn.k_proj": (KV_HEADS * head, WIDTH), "self_attn.v_proj": (KV_HEADS * head, WIDTH),
+        "self_attn.k_proj": (WIDTH // 2, WIDTH), "self_attn.v_proj": (WIDTH // 2, WIDTH),
         "mlp.gate_proj": (HIDDEN, WIDTH), "mlp.up_proj": (HIDDEN, WIDTH),
     }  # fmt: skip
     weights = {

@@ -81,7 +81,7 @@ class TokenSampler:
             changed[list(excluded)] = -np.inf
             if allowed is not None:
                 changed[~allowed] = -np.inf
-        token = self._draw(changed)
+        token = best if changed is logits and self._sampling.temperature == 0 else self._draw(changed)
         self._counts[token] += 1
         return token
 
