@@ -311,6 +311,7 @@ bench-training-speed: .venv/reference  ## a training step of a Llama of 30M para
 
 bench-serving: .venv/serve  ## steps of a served model, and what a long prompt delays: docs/serve.md
 	$(BIN)/python -m tests.serve.measure
+	$(BIN)/python -m tests.serve.host_work
 
 bench-optimality: .venv/dev  ## whether random or well-known plans are predicted faster than those that are chosen
 	$(BIN)/python -m tests.bench.optimality

@@ -20,6 +20,7 @@ from einc.logical.pins import MAX_PINS, Pin
 from einc.ops.step_forms import CacheBlocks
 from einc.options import CompileOptions
 from einc.target import select_target
+from einc_runtime.generation.slots import LIKELY_LOGIT, LIKELY_TOKEN
 from einc_runtime.plan.schema import HOST, Bundle
 from einc_runtime.plan.states import STATE
 
@@ -39,6 +40,12 @@ SEQUENCE_DIMENSION = "sequences"
 """That of the tokens whose logits are wanted."""
 _SHARING = ("equation", "index")
 """Families of operators that read large weights."""
+
+_LIKELY_END = f"""
+{LIKELY_TOKEN}, {LIKELY_LOGIT} = argmax(logits)
+output {LIKELY_TOKEN}, {LIKELY_LOGIT}
+"""
+"""The end of a text whose logits stay where they are, if the most likely token is all that is asked for."""
 
 MAX_SEQUENCES = 8
 """Sequences at once where nothing else is asked for."""
@@ -164,7 +171,9 @@ def find_plans(
 
     def find(tokens: int, sequences: int, chosen: CompileOptions) -> KeptPlan:
         phase(f"planning {tokens} tokens of each of {sequences}")
-        return cache.get(model.text, f"decode-{tokens}", request_step(chosen, tokens, sequences, sizes.blocks), phase)
+        return cache.get(
+            model.text + _LIKELY_END, f"decode-{tokens}", request_step(chosen, tokens, sequences, sizes.blocks), phase
+        )
 
     step = find(1, sizes.sequences, options)
     pinned_options = replace(options, pins=make_pins(step.bundle))

@@ -334,9 +334,7 @@ class Session:
             if not self._executed and not state:
                 raise ArrayFault(f"'{name}' is not computed yet", hint="execute first")
             array = np.empty(tensor.shape, storage_dtype(tensor.dtype))
-            state_regions = [
-                Region(number, self.bundle.buffers[number].block) for number in self._buffers.get(name, ())
-            ]
+            state_regions = [Region(n, self.bundle.buffers[n].block) for n in self._buffers.get(name, ())]
             for region in state_regions if state else self._outputs[name].regions:
                 values = self._executor.fetch(region)
                 if values is not None and values.flags.owndata and values.shape == array.shape:

@@ -69,10 +69,26 @@ class TokenSampler:
         self._read = np.unique(np.asarray(prompt, np.int64)) if sampling.repetition_penalty != 1 else None
         self._counts: Counter[int] = Counter()
 
+    @property
+    def takes_likely(self) -> bool:
+        """Whether the most likely token is taken, whatever the tokens before it are."""
+        how = self._sampling
+        changes = how.presence_penalty or how.frequency_penalty or how.logit_bias
+        return how.temperature == 0 and self._read is None and not changes
+
+    def take(self, token: int, logit: float) -> int:
+        """The most likely token, if its logit shows that there is one. Raises KernelFault for NaNs."""
+        if not math.isfinite(logit):
+            raise KernelFault("the logits are not finite", hint="16-bit floats may be too narrow: --dtype f32")
+        self._counts[token] += 1
+        return token
+
     def choose(self, logits: Array, excluded: Collection[int] = (), allowed: Array | None = None) -> int:
         """A token, given the logits [vocab] after the tokens before it. It is none of those `excluded`, and one that
         the flags `allowed` [vocab] mark. Raises KernelFault for NaNs."""
         best = int(np.argmax(logits))
+        if self.takes_likely and not excluded and allowed is None:
+            return self.take(best, float(logits[best]))
         if not math.isfinite(float(logits[best])):
             raise KernelFault("the logits are not finite", hint="16-bit floats may be too narrow: --dtype f32")
         changed = self._change(logits)
@@ -81,7 +97,7 @@ class TokenSampler:
             changed[list(excluded)] = -np.inf
             if allowed is not None:
                 changed[~allowed] = -np.inf
-        token = best if changed is logits and self._sampling.temperature == 0 else self._draw(changed)
+        token = self._draw(changed)
         self._counts[token] += 1
         return token
 

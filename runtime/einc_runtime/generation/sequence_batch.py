@@ -91,6 +91,13 @@ class _Sequence:
     count: int = 0
     cached: int = 0
 
+    @property
+    def takes_likely(self) -> bool:
+        """Whether nothing of the logits is of interest but the most likely token."""
+        request = self.request
+        tells = request.logprobs is not None or request.grammar is not None
+        return self.sampler.takes_likely and not tells and self.count >= request.min_tokens
+
 
 class SequenceBatch:
     """What the sequences of `slots` do next. Without a tokenizer, they have no texts."""
@@ -181,10 +188,15 @@ class SequenceBatch:
     def step(self) -> list[Progress[NewToken]]:
         """Takes one token of every sequence whose prompt is read, in the order of slots."""
         last = {slot: [sequence.last] for slot, sequence in sorted(self._running.items()) if not sequence.unread}
-        return self._choose(self._slots.append(last).items()) if last else []
+        if not last:
+            return []
+        if all(self._running[slot].takes_likely for slot in last):
+            return self._choose(self._slots.append_likely(last).items())
+        return self._choose(self._slots.append(last).items())
 
-    def _choose(self, rows: Iterable[tuple[int, Array]]) -> list[Progress[NewToken]]:
-        """The next token of each slot, from its logits. A sequence without one ends, and no other."""
+    def _choose(self, rows: Iterable[tuple[int, Array | tuple[int, float]]]) -> list[Progress[NewToken]]:
+        """The next token of each slot, from its logits, or from the most likely token and its logit. A sequence without
+        one ends, and no other."""
         progress: list[Progress[NewToken]] = []
         for slot, logits in rows:
             sequence = self._running[slot]
@@ -198,11 +210,14 @@ class SequenceBatch:
                 self.end(slot)
         return progress
 
-    def _extend(self, sequence: _Sequence, logits: Array) -> NewToken:
+    def _extend(self, sequence: _Sequence, logits: Array | tuple[int, float]) -> NewToken:
         request = sequence.request
         grammar = request.grammar
-        excluded = sequence.end_tokens if sequence.count < request.min_tokens else ()
-        token = sequence.sampler.choose(logits, excluded, None if grammar is None else grammar.find_allowed())
+        if isinstance(logits, tuple):
+            token = sequence.sampler.take(*logits)
+        else:
+            excluded = sequence.end_tokens if sequence.count < request.min_tokens else ()
+            token = sequence.sampler.choose(logits, excluded, None if grammar is None else grammar.find_allowed())
         sequence.last, sequence.left, sequence.count = token, sequence.left - 1, sequence.count + 1
         ended, text = None, ""
         if token in sequence.end_tokens:
@@ -216,7 +231,9 @@ class SequenceBatch:
             ended = "length"
         if ended is not None and sequence.text is not None:
             text += sequence.text.finish()
-        told = None if request.logprobs is None else find_logprobs(logits, token, request.logprobs)
+        told = None
+        if request.logprobs is not None and not isinstance(logits, tuple):
+            told = find_logprobs(logits, token, request.logprobs)
         return NewToken(request.number, token, text, ended, told, sequence.cached)
 
 

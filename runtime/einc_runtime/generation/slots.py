@@ -6,7 +6,7 @@ import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from time import perf_counter
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
@@ -14,6 +14,8 @@ from einc_runtime.errors import ArrayFault, PlanFault
 from einc_runtime.generation.blocks import SPARE, BlockPool, name_blocks
 from einc_runtime.plan.index_programs import read_index_program
 
+LIKELY_TOKEN, LIKELY_LOGIT = "likely_token", "likely_logit"
+"""The outputs of plans that find the most likely token of each row of logits, with its logit."""
 _DIVIDED_RANK = 4
 """The dimensions of a cache whose blocks are gathered: before, blocks, tokens of each, behind."""
 
@@ -51,6 +53,8 @@ class DecodePlan:
     blocks: int
     block_size: int
     inputs: tuple[str, ...]
+    finds_likely: bool
+    """Whether it finds the most likely tokens."""
 
     @staticmethod
     def of(session: Session) -> DecodePlan:
@@ -70,7 +74,8 @@ class DecodePlan:
         size = _find_block_size(bundle)
         count = shapes[bundle.tensors[operation.inputs[0]].name][1] // size
         inputs = tuple(tensor.name for tensor in session.inputs)
-        return DecodePlan(session, slots, shapes["ids"][0] // slots, each * size, count, size, inputs)
+        finds_likely = {LIKELY_TOKEN, LIKELY_LOGIT} <= {tensor.name for tensor in session.outputs}
+        return DecodePlan(session, slots, shapes["ids"][0] // slots, each * size, count, size, inputs, finds_likely)
 
     @property
     def memory(self) -> tuple[int, int, int]:
@@ -169,20 +174,32 @@ class DecoderSlots:
 
         Returns the logits [vocab] after the last token of each. Raises ArrayFault where a cache has no room.
         """
+        return {slot: logits for slot, (logits,) in self._append(rows, ("logits",)).items()}
+
+    def append_likely(self, rows: Mapping[int, Sequence[int]]) -> dict[int, tuple[int, float]]:
+        """The same, but returns the most likely next token of each with its logit, which is nan where any is. They
+        are found where the logits are, if the plans do so."""
+        if not self._largest.finds_likely:
+            best = {slot: (int(np.argmax(logits)), logits) for slot, logits in self.append(rows).items()}
+            return {slot: (token, float(logits[token])) for slot, (token, logits) in best.items()}
+        likely = self._append(rows, (LIKELY_TOKEN, LIKELY_LOGIT))
+        return {slot: (int(token), float(logit)) for slot, (token, logit) in likely.items()}
+
+    def _append(self, rows: Mapping[int, Sequence[int]], outputs: Sequence[str]) -> dict[int, tuple[Any, ...]]:
         for slot, tokens in rows.items():
             if not tokens or not self._make_room(slot, len(tokens)):
                 raise ArrayFault(f"sequence {slot} cannot get {len(tokens)} tokens after {self._slots[slot].length}")
         start = perf_counter()
         unread = {slot: list(tokens) for slot, tokens in rows.items()}
-        results: dict[int, Array] = {}
+        results: dict[int, tuple[Any, ...]] = {}
         runs = 0
         while unread:
             plan, sizes = self._choose({slot: len(tokens) for slot, tokens in unread.items()})
-            logits = self._run(plan, {slot: unread[slot][:size] for slot, size in sizes.items()})
+            last = self._run(plan, {slot: unread[slot][:size] for slot, size in sizes.items()}, outputs)
             for slot, size in sizes.items():
                 del unread[slot][:size]
                 if not unread[slot]:
-                    results[slot] = logits[slot]
+                    results[slot] = last[slot]
                     del unread[slot]
             runs += 1
         single = all(len(tokens) == 1 for tokens in rows.values())
@@ -227,8 +244,10 @@ class DecoderSlots:
             return 1
         return next((plan.length for plan in self._pieces if plan.length >= count), self._pieces[-1].length)
 
-    def _run(self, plan: DecodePlan, rows: Mapping[int, Sequence[int]]) -> dict[int, Array]:
-        """Runs a plan once. Returns the logits [vocab] after the last token of every slot.
+    def _run(
+        self, plan: DecodePlan, rows: Mapping[int, Sequence[int]], outputs: Sequence[str]
+    ) -> dict[int, tuple[Any, ...]]:
+        """Runs a plan once. Returns of each output what it says of the last token of every slot.
 
         A row that is too short starts with its first token several times, at one position: the last one counts, and
         all are equal. Rows without a sequence write to the spare block.
@@ -244,14 +263,16 @@ class DecoderSlots:
             table[row, : len(sequence.blocks)] = sequence.blocks
         nth, offset = np.divmod(positions, plan.block_size)
         places = np.take_along_axis(table, nth, 1) * plan.block_size + offset
-        inputs = {"ids": ids.reshape(-1), "positions": positions.reshape(-1), "places": places.reshape(-1)}
-        inputs |= {"blocks": table, "last": np.arange(plan.length - 1, ids.size, plan.length)}
+        last_rows = np.arange(plan.length - 1, ids.size, plan.length)
+        inputs: dict[str, Array] = {"ids": ids.reshape(-1), "positions": positions.reshape(-1)}
+        inputs |= {"places": places.reshape(-1), "blocks": table, "last": last_rows}
         self._bring_states(plan.session)
-        logits = plan.session.run({name: inputs[name] for name in plan.inputs}, ["logits"])["logits"]
+        results = plan.session.run({name: inputs[name] for name in plan.inputs}, outputs)
         for slot, tokens in rows.items():
             self._advance(self._slots[slot], len(tokens))
-        logits = logits if len(logits) == plan.slots else logits[plan.length - 1 :: plan.length]
-        return dict(zip(rows, logits, strict=False))
+        arrays = (results[name] for name in outputs)
+        last = (array if len(array) == plan.slots else array[plan.length - 1 :: plan.length] for array in arrays)
+        return dict(zip(rows, zip(*last, strict=True), strict=False))
 
     def _advance(self, sequence: _HeldSequence, count: int) -> None:
         """Counts new tokens, and names the blocks that they fill."""

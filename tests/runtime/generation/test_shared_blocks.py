@@ -92,6 +92,8 @@ def test_prompts_with_one_beginning_read_it_once(sessions: list[Session]) -> Non
         new, expected = run(used, request), run(fresh, request)
         assert {one.cached for one in new} == {cached}
         assert [replace(one, cached=0) for one in new] == expected
+        found = run(used, replace(request, logprobs=None))  # the plan finds these tokens, where it returned logits
+        assert [one.token for one in found] == [one.token for one in new]
 
 
 def run(batch: SequenceBatch, request: SequenceRequest) -> list[NewToken]:
