@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping, Sequence
 from typing import Any, TypeAlias
 
-from einc.core.tensor import ELEMENT_TYPES, DType, TensorDesc
+from einc.core.tensor import ELEMENT_TYPES, FLOAT_NAMES, DType, TensorDesc
 from einc.errors import OperatorError, UsageError
 from einc_runtime.plan.schema import MAX_RANK
 
@@ -45,14 +45,13 @@ def read_shape(shape: Shape) -> tuple[tuple[str, ...], tuple[int, ...]]:
 
 
 def read_dtype(dtype: Any) -> DType:
-    """An element type by its name ("f16", "float16") or as a numpy type. Raises UsageError."""
+    """An element type by its name ("f16", "float16"), or as a type of numpy or torch. Raises UsageError."""
     if isinstance(dtype, DType):
         return dtype
     known = {member.value: member for member in ELEMENT_TYPES}
-    numpy_names = {"float16": "f16", "bfloat16": "bf16", "float32": "f32", "float64": "f64", "int32": "i32",
-                   "int64": "i64", "bool_": "bool"}  # fmt: skip
-    dtype_name = dtype if isinstance(dtype, str) else getattr(dtype, "name", None) or getattr(dtype, "__name__", "")
-    name = numpy_names.get(str(dtype_name), str(dtype_name))
+    told = dtype if isinstance(dtype, str) else getattr(dtype, "name", None) or getattr(dtype, "__name__", dtype)
+    name = str(told).removeprefix("torch.")
+    name = {**FLOAT_NAMES, "int32": "i32", "int64": "i64", "bool_": "bool"}.get(name, name)
     if name not in known:
         raise UsageError(f"unknown dtype {dtype!r:.80}", hint=f"dtypes are {', '.join(known)}")
     return known[name]

@@ -7,7 +7,7 @@ import os
 import warnings
 from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Unpack
+from typing import TYPE_CHECKING, Any, NoReturn, Unpack
 
 from einc.api.arguments import Shape, check_size, read_dtype, read_shape
 from einc.api.graph import Graph
@@ -16,7 +16,7 @@ from einc.api.plan import Plan
 from einc.core.tensor import TensorDesc
 from einc.errors import MachineWarning, UsageError
 from einc.options import BASELINES, INPUT_PLACEMENTS, OBJECTIVES, SCHEDULES, CompileOptions, GivenExchange
-from einc_runtime.text import did_you_mean
+from einc_runtime.text import did_you_mean, parse_memory
 
 if TYPE_CHECKING:
     from einc.api.tensor import Tensor
@@ -71,8 +71,9 @@ def compileGraph(
     of their operators. With `step`, a decode step is derived from the graph and planned: {"tokens": 1} for one new
     token of each sequence. `proposers` are sources as for `--propose`, or objects with a method `propose`. `machine` is
     a name or the path of a file, and `options` are those of `einc.options.CompileOptions` that do not concern model
-    texts: `selector`, `seed`, `time_limit`, `memory` (bytes of each site), `input_placement` ("replicated": every site
-    has what it reads before the clock starts, or "once": every block lies on one site and is moved from there), ...
+    texts: `selector`, `seed`, `time_limit`, `memory` (bytes of each site, or a text such as "24GiB"), `input_placement`
+    ("replicated": every site has what it reads before the clock starts, or "once": every block lies on one site and is
+    moved from there), ...
 
     Without a `machine` the plan is for the visible GPUs, or for this host's cores if there are none. Compiling again
     makes a new plan of the same graph.
@@ -144,6 +145,8 @@ def read_options(
         raise UsageError(f"input_placement is {' or '.join(map(repr, INPUT_PLACEMENTS))}, not {where!r:.80}")
     if values.get("objective", OBJECTIVES[0]) not in OBJECTIVES:
         raise UsageError(f"objective is {' or '.join(map(repr, OBJECTIVES))}, not {values['objective']!r:.80}")
+    if isinstance(values.get("memory"), str):
+        values["memory"] = parse_memory(values["memory"]) or _refuse_memory(values["memory"])
     if "step" in values:
         values["step"] = _read_step(values["step"])
     if "gradients" in values:
@@ -156,6 +159,12 @@ def read_options(
         "exchanges": tuple(_read_exchange(name, program) for name, program in exchanges.items()),
     }
     return CompileOptions(**values), proposers
+
+
+def _refuse_memory(text: str) -> NoReturn:
+    raise UsageError(
+        f"{text!r:.80} is not an amount of memory", hint="such as 24GiB, 24GB, 800MiB or a number of bytes"
+    )
 
 
 def _read_step(step: Mapping[str, int | tuple[int, int]]) -> StepRequest:

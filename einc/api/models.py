@@ -8,6 +8,7 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Unpack
 
+from einc.api.arguments import read_dtype
 from einc.api.compiling import compileGraph, read_options, warn_of_assumptions
 from einc.api.graph import Graph
 from einc.api.options import PlanningOptions
@@ -28,7 +29,7 @@ def compile(
     dynamic_shapes: Any = None,
     params: Mapping[str, Any] | None = None,
     preset: str | None = None,
-    dtype: str | None = None,
+    dtype: Any = None,
     weights: Weights | None = None,
     **options: Unpack[PlanningOptions],
 ) -> Plan:
@@ -37,12 +38,13 @@ def compile(
     `model` is the path of a model text, a text itself (anything with more than one line), a graph of `createGraph`,
     what `from_torch` returns, or a module of torch, which is exported for `args`, `kwargs` and `dynamic_shapes` as by
     `torch.export.export`. `params` replace params and dims of a text, `preset` applies one of its presets, and `dtype`
-    replaces its floating types. `weights` are what `plan.loadWeights` takes; those of a module are its own. `machine`,
-    `devices` and `options` are those of `compileGraph`.
+    (a name, or a type of numpy or torch) replaces its floating types. `weights` are what `plan.loadWeights` takes;
+    those of a module are its own. `machine`, `devices` and `options` are those of `compileGraph`.
 
     Raises ModelError for a model with mistakes, UsageError for options that do not exist, MachineError for a machine
     that does not, CapacityError for a model that does not fit, MissingFault for a module where torch is not installed.
     """
+    dtype = None if dtype is None else read_dtype(dtype).value
     if isinstance(model, Graph):
         for name, value in (("params", params), ("preset", preset), ("dtype", dtype)):
             if value is not None:

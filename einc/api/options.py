@@ -11,13 +11,13 @@ if TYPE_CHECKING:
 
 
 class GraphOptions(TypedDict, total=False):
-    """How a graph is planned: `memory` is in bytes of each site, `time_limit` in seconds."""
+    """How a graph is planned: `memory` is in bytes of each site, or such as "24GiB", `time_limit` in seconds."""
 
     selector: Literal["fastest", "eindecomp", "greedy", "random"]
     seed: int
     time_limit: float | None
     ideal: bool
-    memory: int | None
+    memory: int | str | None
     input_placement: Literal["replicated", "once"]
     reproducible: bool
     price_pins: bool

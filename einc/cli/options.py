@@ -6,7 +6,6 @@ import re
 import signal
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
-from decimal import Decimal
 from typing import TYPE_CHECKING, Any, TypeVar
 
 import click
@@ -25,6 +24,7 @@ from einc.options import (
 )
 from einc_runtime.cli import output
 from einc_runtime.cli.base import DEVICE_NUMBERS, ParamType
+from einc_runtime.text import parse_memory
 
 if TYPE_CHECKING:
     from einc.compiler import Compiled
@@ -123,9 +123,6 @@ class ExchangeFile(ParamType):
         return name.strip(), file
 
 
-_SIZE = r"([0-9]{1,19}(?:\.[0-9]{1,19})?) ?(?:([KMGT])(i?)B|B?)"
-
-
 class MemorySize(ParamType):
     """An amount of memory: `24GiB`, `24 GB`, `800MiB`; without a unit it is in bytes."""
 
@@ -134,13 +131,8 @@ class MemorySize(ParamType):
     def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> int:
         if isinstance(value, int):
             return value
-        parts = re.fullmatch(_SIZE, str(value).strip(), re.IGNORECASE)
-        size = 0
-        if parts is not None:
-            amount, unit, binary = parts.groups()
-            power = "KMGT".index(unit.upper()) + 1 if unit else 0
-            size = int(Decimal(amount) * (1024 if binary else 1000) ** power)
-        if not 0 < size < 1 << 62:
+        size = parse_memory(str(value))
+        if size is None:
             self.fail(f"{value!r} is not an amount of memory such as 24GiB, 24GB or 800MiB", param, ctx)
         return size
 

@@ -18,6 +18,13 @@ if TYPE_CHECKING:
     import numpy as np
 
 
+FLOAT_NAMES = {
+    "float16": "f16", "half": "f16", "fp16": "f16", "bfloat16": "bf16", "float32": "f32", "float": "f32", "fp32": "f32",
+    "float64": "f64", "double": "f64", "fp64": "f64",
+}  # fmt: skip
+"""What floating types are called by PyTorch, numpy, configurations and people."""
+
+
 class DType(enum.Enum):
     """The element types of the language; the value is the name used in model texts and bundles."""
 

@@ -51,8 +51,9 @@ def build(
 
 
 def _parse_floating_dtype(name: str) -> DType:
-    from einc.core.tensor import DType
+    from einc.core.tensor import FLOAT_NAMES, DType
 
+    name = FLOAT_NAMES.get(name, name)
     floating = {dtype.value: dtype for dtype in DType if dtype.is_float}
     if name not in floating:
         raise UsageError(

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
+from einc.core.tensor import FLOAT_NAMES
 from einc.importers.config import ConfigFields
 from einc_runtime.strict_json import describe_json
 
@@ -40,10 +41,6 @@ ACTIVATION_NAMES = {
 }  # fmt: skip
 """What a name of an activation in a configuration is called in the operator library."""
 
-_CONFIG_DTYPES = {
-    "float16": "f16", "half": "f16", "bfloat16": "bf16", "float32": "f32", "float": "f32", "float64": "f64",
-}  # fmt: skip
-
 HARMLESS_FIELDS = (
     "_attn_implementation", "_attn_implementation_autoset", "_commit_hash", "_name_or_path", "attention_dropout",
     "attention_probs_dropout_prob", "auto_map", "begin_suppress_tokens", "bos_token_id", "classifier_dropout",
@@ -71,9 +68,9 @@ def read_element_type(fields: ConfigFields) -> str:
         return "f32"
     if isinstance(value, str):
         value = value.removeprefix("torch.")
-        if value in _CONFIG_DTYPES:
-            return _CONFIG_DTYPES[value]
-    fields.fail(f"dtype: {describe_json(value)} is not supported", f"supported are {', '.join(_CONFIG_DTYPES)}")
+        if value in FLOAT_NAMES:
+            return FLOAT_NAMES[value]
+    fields.fail(f"dtype: {describe_json(value)} is not supported", f"supported are {', '.join(FLOAT_NAMES)}")
     return "f32"
 
 

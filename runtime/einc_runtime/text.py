@@ -2,10 +2,17 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterable, Sequence
+from decimal import Decimal
 
 _MAX_COMPARED = 2000
 """The greatest number of names that a misspelled one is compared with; each takes up to a tenth of a millisecond."""
+
+
+_MEMORY = r"([0-9]{1,19}(?:\.[0-9]{1,19})?) ?(?:([KMGT])(i?)B|B?)"
+_MAX_MEMORY = 1 << 62
+"""Bytes that sums of a few amounts of memory keep within 64 bits."""
 
 
 def shorten(text: str, limit: int) -> str:
@@ -51,6 +58,17 @@ def suggest_name(name: str, known: Sequence[str]) -> str:
 def format_count(number: int, noun: str, plural: str | None = None) -> str:
     """`1 argument`, `3 arguments`, `2 indices`."""
     return f"{number:,} {noun}" if number == 1 else f"{number:,} {plural or noun + 's'}"
+
+
+def parse_memory(text: str) -> int | None:
+    """The bytes of `24GiB`, `24 GB`, `800MiB`, or of a number alone; None for what is no amount of memory."""
+    parts = re.fullmatch(_MEMORY, text.strip(), re.IGNORECASE)
+    if parts is None:
+        return None
+    amount, unit, binary = parts.groups()
+    power = "KMGT".index(unit.upper()) + 1 if unit else 0
+    size = int(Decimal(amount) * (1024 if binary else 1000) ** power)
+    return size if 0 < size < _MAX_MEMORY else None
 
 
 def format_memory(count: int) -> str:

@@ -290,3 +290,14 @@ def test_a_plan_says_how_far_its_time_may_be_off(machine: str, rates: str) -> No
     low, high = plan.millisecondsRange
     assert low < plan.milliseconds < high
     assert [low, high] == plan.explain()["predicted_range_ms"]
+
+
+def test_names_of_other_libraries_are_understood() -> None:
+    text = "model m\ninput x : f32[4, 4]\noutput y = relu(x)\n"
+    for dtype in ("fp16", "float16", np.float16, np.dtype("float16")):
+        plan = es.compile(text, "dgx-a100:2", dtype=dtype, memory="1 GiB")
+        assert plan.bundle.tensors[0].dtype == "f16"
+    with pytest.raises(UsageError, match="'a lot' is not an amount of memory"):
+        es.compile(text, "dgx-a100:2", memory="a lot")
+    with pytest.raises(UsageError, match=r"(?s)nowhere\.ein: there is no such file"):
+        es.compile("nowhere.ein", "dgx-a100:2")

@@ -38,12 +38,13 @@ class ArrayArgument:
 
 
 def parse_arguments(arguments: Sequence[str]) -> list[ArrayArgument]:
-    """Parses `NAME=FILE` and `FILE`. A name must be an identifier, so that paths may contain `=`."""
+    """Parses `NAME=FILE` and `FILE`. A name must be an identifier, as paths may contain `=`; `rand` is `rand:0`."""
     parsed = []
     for text in arguments:
         name, equals, source = text.partition("=")
         named = bool(equals) and name.replace(".", "_").isidentifier() and bool(source)
-        parsed.append(ArrayArgument(name, source) if named else ArrayArgument(None, text))
+        file = source if named else text
+        parsed.append(ArrayArgument(name if named else None, "rand:0" if file == "rand" else file))
     return parsed
 
 
