@@ -11,7 +11,7 @@ _MAX_COMPARED = 2000
 
 
 _MEMORY = r"([0-9]{1,19}(?:\.[0-9]{1,19})?) ?(?:([KMGT])(i?)B|B?)"
-_MAX_MEMORY = 1 << 62
+_LARGEST_MEMORY = 1 << 62
 """Bytes that sums of a few amounts of memory keep within 64 bits."""
 
 
@@ -68,7 +68,7 @@ def parse_memory(text: str) -> int | None:
     amount, unit, binary = parts.groups()
     power = "KMGT".index(unit.upper()) + 1 if unit else 0
     size = int(Decimal(amount) * (1024 if binary else 1000) ** power)
-    return size if 0 < size < _MAX_MEMORY else None
+    return size if 0 < size < _LARGEST_MEMORY else None
 
 
 def format_memory(count: int) -> str:
