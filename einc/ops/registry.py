@@ -15,7 +15,6 @@ from einc.errors import OperatorError
 from einc.ops import (
     append,
     attention,
-    concat,
     elementwise,
     reshape,
     rope,
@@ -28,7 +27,7 @@ from einc.ops.base import Attributes, Operator
 from einc_runtime.text import did_you_mean
 
 _FILES = (
-    append, attention, concat, elementwise, reshape, rope, rows, selection, shorthands,
+    append, attention, elementwise, reshape, rope, rows, selection, shorthands,
 )  # fmt: skip
 """The files of the library that models call. A file of the library defines at least one of these:
 

@@ -1,4 +1,5 @@
-"""Calls that stand for index equations: products, reductions, permutations of dimensions, slices, lookups, and experts.
+"""Calls that stand for index equations: products, reductions, permutations of dimensions, slices, lookups, experts, and
+concatenations.
 
 A matrix product has the indices i, j, k, with batch indices b0, b1, ... before them (paper, Examples 1 to 3).
 """
@@ -13,10 +14,12 @@ from einc.errors import OperatorError
 from einc.ops import elementwise
 from einc.ops.arguments import (
     Argument,
+    drop_item,
     find_positions,
     format_value,
     is_integer,
     make_unique,
+    read_dimension,
     reject_others,
     require_tensors,
     take_tensor_and_names,
@@ -24,10 +27,17 @@ from einc.ops.arguments import (
 from einc.ops.base import Attributes, Operator
 from einc.ops.equation import build_equation
 from einc.ops.scalar import make_step, parse_program
-from einc_runtime.plan.index_programs import COPY_PROGRAM, PRODUCT_PROGRAMS, IndexProgram, Position, TensorRead
+from einc_runtime.plan.index_programs import (
+    COPY_PROGRAM,
+    MAX_READS,
+    PRODUCT_PROGRAMS,
+    IndexProgram,
+    Position,
+    TensorRead,
+)
 from einc_runtime.plan.scalar_programs import ScalarInput
 
-CALLS = ("matmul", "sum", "prod", "mean", "max", "min", "transpose", "slice", "embedding", "expert_matmul")
+CALLS = ("matmul", "sum", "prod", "mean", "max", "min", "transpose", "slice", "embedding", "expert_matmul", "concat")
 
 
 def call(name: str, arguments: Sequence[Argument], attributes: Attributes) -> Operator:
@@ -38,6 +48,7 @@ def call(name: str, arguments: Sequence[Argument], attributes: Attributes) -> Op
         "slice": _slice,
         "embedding": _look_up,
         "expert_matmul": _multiply_experts,
+        "concat": _concatenate,
     }
     make = makers.get(name, _reduce)
     return make(name, arguments, attributes)
@@ -201,3 +212,64 @@ def _multiply_experts(name: str, arguments: Sequence[Argument], attributes: Attr
 def _read(operand: int, *positions: str) -> TensorRead:
     """The element of an operand at loops, or at elements of other reads."""
     return TensorRead(operand, tuple(Position(((position, 1),)) for position in positions))
+
+
+def _concatenate(name: str, arguments: Sequence[Argument], attributes: Attributes) -> Operator:
+    """`concat(a, b, over="past", into="tokens")`: `over` is a dimension of the first, `into` its name in the result.
+
+    It may be cut anywhere. An interval of the concatenated dimension overlaps some of the parts. Of every other part, a
+    function specification reads the one position nearest to the interval, because it must read a block of every input.
+    """
+    reject_others(name, attributes, "over", "into")
+    if not arguments:
+        raise OperatorError(f"{name} takes one or more tensors, not 0", hint=f'{name}(a, b, over="name")')
+    parts = require_tensors(name, arguments, len(arguments))
+    first, over = parts[0], attributes.get("over")
+    if not isinstance(over, str):
+        raise OperatorError(f"{name} needs the dimension to go over", argument="over", hint='over="name"')
+    if over not in first.dims and any(over in part.dims for part in parts):
+        raise OperatorError(
+            f"{name}: '{over}' is a dimension of a later operand; `over` names one of the first, {first}",
+            argument="over",
+            hint="the others align with it by position, whatever their dimensions are called",
+        )
+    (axis,) = find_positions(name, first, [(over, "over")])
+    into = read_dimension("concat", "into", attributes.get("into", over))
+    if into in drop_item(first.dims, axis):
+        raise OperatorError(f"concat: {first} has another dimension '{into}'", argument="into")
+    for position, part in enumerate(parts):
+        if part.dtype is not first.dtype:
+            raise OperatorError(
+                f"concat: operand {position + 1} is {part.dtype}, expected {first.dtype} as the first",
+                argument=position,
+                hint=f'convert it: cast(x, "{first.dtype}")',
+            )
+        if part.rank != first.rank or drop_item(part.shape, axis) != drop_item(first.shape, axis):
+            raise OperatorError(
+                f"concat: operand {position + 1} is {part}, expected the extents of {first} in all dimensions but "
+                f"'{first.dims[axis]}'",
+                argument=position,
+            )
+    return _join_along(parts, axis, into)
+
+
+def _join_along(parts: Sequence[TensorDesc], axis: int, into: str) -> Operator:
+    """Tensors of equal extents in all dimensions but `axis`, one after the other along it. It is called `into` then.
+
+    Raises OperatorError where they are more than an index program can read.
+    """
+    first = parts[0]
+    dims = (*first.dims[:axis], into, *first.dims[axis + 1 :])
+    loops = make_unique(dims)
+    if len(parts) == 1:
+        return build_equation(
+            [(first, loops)], list(zip(loops, dims, strict=True)), make_step("copy", ScalarInput(0)), None
+        )
+    if len(parts) >= MAX_READS:
+        hint = "concatenate some of them first"
+        raise OperatorError(f"concat: {len(parts)} tensors; at most {MAX_READS - 1} are supported", hint=hint)
+    from einc.ops.index_operator import build_index_operator
+    from einc_runtime.plan.index_patterns import write_concatenation
+
+    program = write_concatenation(loops, [part.shape for part in parts], axis)
+    return build_index_operator(parts, program, parse_program(program.program, len(program.reads)), dims)

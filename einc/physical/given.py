@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import fnmatch
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import replace
 
 import msgspec
@@ -11,13 +11,11 @@ import msgspec
 from einc.errors import ProgramError, UsageError
 from einc.exchange.bounds import bound
 from einc.exchange.language.checker import check
-from einc.exchange.language.closure import order_firings
 from einc.exchange.language.parser import parse
-from einc.exchange.language.printer import format_aggregate, format_size, print_program
+from einc.exchange.language.printer import format_aggregate, format_size
 from einc.exchange.language.program import Aggregate, Program, list_targets
 from einc.exchange.language.resolve import Resolved, locate_fault, resolve_located
 from einc.exchange.language.syntax import ProgramTree
-from einc.exchange.simulation.simulator import simulate
 from einc.exchange.synthesis.splitting import find_splits
 from einc.graph.graph import Graph
 from einc.machines.model import Machine
@@ -26,7 +24,6 @@ from einc.physical.atoms import Inflow
 from einc.physical.pieces import cut_as_asked, use_actions
 from einc.physical.preamble import build_preamble
 from einc.physical.schedule import OUTPUT, ScheduledExchange
-from einc_runtime.plan.schema import Exchange
 from einc_runtime.text import suggest_name
 
 _PREAMBLE_HINT = (
@@ -95,33 +92,18 @@ class GivenExchanges:
         faults = check(used.program, self._machine).faults
         if faults:
             raise locate_fault(resolved, f"{name}: {faults[0].message}", faults[0].subject)
-        chosen = self._complete(used.program, replace(scheduled, sites=placement, preamble=used), splits, scheduled)
+        chosen = replace(scheduled, sites=placement).take(used, splits, "user", self._machine)
+        record = chosen.exchange
+        if record is not None and (record.bound_ms is None or placement != scheduled.sites):
+            certificate = bound(replace(used.program, actions=()), self._machine)
+            record = msgspec.structs.replace(record, bound_ms=certificate.bound_ms, bound_by=certificate.bound_by)
+            chosen = replace(chosen, exchange=record)
         if name not in self._told:  # a plan may be built several times
             self._told.add(name)
             self.lines.append(
                 f"{name}: {file} takes {_format_time(chosen)}, what it replaces {_format_time(scheduled)}"
             )
         return chosen
-
-    def _complete(
-        self, program: Program, chosen: ScheduledExchange, splits: Mapping[str, int], scheduled: ScheduledExchange
-    ) -> ScheduledExchange:
-        """With the record of the exchange; the bounds are those of the scheduled one if it has the same sites."""
-        completion = simulate(program, self._machine).completion_ms
-        record = Exchange(print_program(program), False, completion, splits=dict(sorted(splits.items())), author="user")
-        before = scheduled.exchange
-        if before is not None:
-            record = msgspec.structs.replace(
-                record,
-                naive_ms=before.naive_ms,
-                bound_ms=before.bound_ms,
-                bound_free_ms=before.bound_free_ms,
-                bound_by=before.bound_by,
-            )
-        if before is None or before.bound_ms is None or chosen.sites != scheduled.sites:
-            certificate = bound(replace(program, actions=()), self._machine)
-            record = msgspec.structs.replace(record, bound_ms=certificate.bound_ms, bound_by=certificate.bound_by)
-        return replace(chosen, exchange=record, firings=order_firings(program))
 
 
 def _format_time(scheduled: ScheduledExchange) -> str:

@@ -8,10 +8,8 @@ true sizes of its pieces.
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 
-from einc.exchange.language.closure import order_firings
-from einc.exchange.language.printer import print_program
 from einc.exchange.language.program import Action, Program
 from einc.exchange.language.resolve import read_program
 from einc.exchange.simulation.simulator import simulate
@@ -135,21 +133,8 @@ class ProposedExchanges:
         scheduled: ScheduledExchange,
     ) -> ScheduledExchange:
         """The proposal with the names of this exchange."""
-        names, before = dict(form.names), scheduled.exchange
+        names = dict(form.names)
         splits = {names[atom]: count for atom, count in proposal.splits}
         actions = rename_actions(proposal.actions, names.__getitem__)
         used = use_actions(cut_as_asked(inflows, preamble, splits), actions)
-        completion = simulate(used.program, self._machine).completion_ms
-        assert before is not None
-        record = Exchange(
-            print_program(used.program),
-            False,
-            completion,
-            before.naive_ms,
-            before.bound_ms,
-            before.bound_free_ms,
-            before.bound_by,
-            dict(sorted(splits.items())),
-            "proposer",
-        )
-        return replace(scheduled, preamble=used, exchange=record, firings=order_firings(used.program))
+        return scheduled.take(used, splits, "proposer", self._machine)

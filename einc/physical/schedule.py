@@ -6,9 +6,11 @@ have to move, and sends every atom straight from where it is (paper, Section 5.4
 
 from __future__ import annotations
 
-from collections.abc import Hashable, Sequence
-from dataclasses import dataclass
-from typing import Protocol
+from collections.abc import Hashable, Mapping, Sequence
+from dataclasses import dataclass, replace
+from typing import Literal, Protocol
+
+import msgspec
 
 from einc.errors import MachineError
 from einc.exchange.language.closure import Firing, order_firings
@@ -41,6 +43,21 @@ class ScheduledExchange:
     preamble: Preamble | None = None
     exchange: Exchange | None = None
     firings: tuple[Firing, ...] = ()
+
+    def take(
+        self, preamble: Preamble, splits: Mapping[str, int], author: Literal["proposer", "user"], machine: Machine
+    ) -> ScheduledExchange:
+        """With the program of another preamble in place of this one, written by somebody else; bounds stay."""
+        completion = simulate(preamble.program, machine).completion_ms
+        record = msgspec.structs.replace(
+            self.exchange or Exchange(""),
+            program=print_program(preamble.program),
+            naive=False,
+            completion_ms=completion,
+            splits=dict(sorted(splits.items())),
+            author=author,
+        )
+        return replace(self, preamble=preamble, exchange=record, firings=order_firings(preamble.program))
 
 
 class Scheduler(Protocol):
