@@ -15,7 +15,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, ClassVar
 
 from einc.core.spec import FunctionSpec
-from einc.core.tensor import TensorDesc
+from einc.core.tensor import DType, TensorDesc
 from einc.errors import OperatorError
 from einc.ops.arguments import (
     Argument,
@@ -65,8 +65,9 @@ class Rope(DerivedMappedOperator):
 
         positions = arrays[1] if self.positions is not None else np.concatenate(list(map(np.arange, self.seq_lens)))
         wide = find_accumulating_dtype(self.tensor.dtype)
-        frequencies = find_frequencies(dict(self.rotation), self.tensor.shape[-1] // 2)
-        angles = (positions[:, None] * frequencies).astype(np.float32).astype(wide)
+        precision = np.float64 if self.tensor.dtype is DType.F64 else np.float32
+        frequencies = find_frequencies(dict(self.rotation), self.tensor.shape[-1] // 2, precision)
+        angles = (positions[:, None] * frequencies).astype(precision).astype(wide)
         first, second = np.split(arrays[0].astype(wide), 2, axis=-1)
         cosine, sine = np.cos(angles), np.sin(angles)
         turned = np.concatenate([first * cosine - second * sine, second * cosine + first * sine], axis=-1)

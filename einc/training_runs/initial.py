@@ -18,6 +18,7 @@ INITIAL_PREFIX = "init:"
 SPREAD = 0.02
 """The standard deviation of matrices at first, as in GPT-2 and the families after it."""
 NORMS = ("rmsnorm", "layernorm")
+"""Kernels whose second operand is a factor of what they normalize."""
 
 
 def make_weights(bundle: Bundle, source: str) -> dict[str, Array]:
@@ -28,7 +29,7 @@ def make_weights(bundle: Bundle, source: str) -> dict[str, Array]:
         raise ArrayFault(f"'{source[:40]}' does not name a seed", hint="write a number, as in init:0")
     factors: dict[str, float] = {}
     for operation in bundle.operations:
-        if operation.family in NORMS and len(operation.inputs) > 1:
+        if operation.kernel in NORMS and len(operation.inputs) > 1:
             offset = operation.attributes.get("offset", 0.0)
             factors[bundle.tensors[operation.inputs[1]].name] = 1.0 - float(offset)  # type: ignore[arg-type]
     weights: dict[str, Array] = {}

@@ -1,20 +1,27 @@
-"""Trains the language model of this folder on stories that it makes up, and writes it as published models are.
+"""Trains the language model of this folder with einc alone, on stories that this file makes up.
 
-    python models/stories/train.py        # needs torch, transformers and tokenizers; takes some minutes on one core
-    python models/stories/train.py --check
+    python models/stories/train.py [--sites 8] [--ranks 8]   # needs tokenizers, safetensors; minutes on one core
+    python models/stories/train.py --check                   # needs torch and transformers, too
 
 A story follows a small grammar: somebody lives somewhere, likes something to eat, finds something, and a friend comes
 to visit. What is named at the beginning comes back later. So it can be checked whether a text is such a story
-(`is_story`), and how many of those that the model makes up are. All texts are from this file.
+(`is_story`), and how many of those that the model makes up are. Plans are reproducible: however many sites and ranks a
+run has, its losses (losses.csv) and weights have the same bits.
 """
 
 from __future__ import annotations
 
+import argparse
 import random
 import re
+import resource
+import subprocess
 import sys
+import time
 from pathlib import Path
 from typing import Any
+
+import numpy as np
 
 HERE = Path(__file__).parent
 END = "<|end|>"
@@ -34,7 +41,9 @@ STORY = (
     "{name} and {friend} eat {food} {place} {end}."
 )
 HELD_OUT, MADE = 200, 200
-STEPS, SCHEDULED, BATCH, RATE = 700, 1200, 24, 3e-3  # it ends before the rate has fallen all the way
+STEPS, BATCH, LENGTH = 800, 16, 120
+"""Every step has stories of its own, each of which is filled up with ends to so many tokens: the longest has 117."""
+RATE, WARMUP, SCHEDULE = 3e-3, 100, "cosine"
 
 
 def make_story(draw: random.Random) -> str:
@@ -77,13 +86,10 @@ def encode(tokenizer: Any, stories: list[str]) -> Any:
     return torch.tensor([row + [-100] * (longest - len(row)) for row in rows])
 
 
-def train() -> None:
-    """Writes the tokenizer, the configuration and the weights."""
-    import torch
-    import transformers
+def train_tokenizer() -> None:
+    """Writes the tokenizer, which needs no weights."""
     from tokenizers import Tokenizer, decoders, models, pre_tokenizers, trainers
 
-    torch.manual_seed(1)
     draw = random.Random(1)
     tokenizer = Tokenizer(models.BPE())
     tokenizer.pre_tokenizer = pre_tokenizers.ByteLevel(add_prefix_space=False)
@@ -92,25 +98,80 @@ def train() -> None:
     trainer = trainers.BpeTrainer(vocab_size=400, special_tokens=[END], initial_alphabet=alphabet, show_progress=False)
     tokenizer.train_from_iterator([make_story(draw) for _ in range(2000)], trainer)
     tokenizer.save(str(HERE / "tokenizer.json"))
-    config = transformers.LlamaConfig(
-        vocab_size=tokenizer.get_vocab_size(), hidden_size=96, intermediate_size=224, num_hidden_layers=4,
-        num_attention_heads=8, num_key_value_heads=4, max_position_embeddings=512, tie_word_embeddings=True,
-        bos_token_id=None, eos_token_id=0, pad_token_id=None, rope_theta=10000.0,
+
+
+def write_data(folder: Path) -> None:
+    """The stories of all steps as one text of tokens."""
+    from tokenizers import Tokenizer
+
+    draw, tokenizer = random.Random(1), Tokenizer.from_file(str(HERE / "tokenizer.json"))
+    tokens = np.zeros((BATCH * STEPS + 1, LENGTH), np.int32)  # the last story is only the token after the others
+    for row in tokens:
+        ids = tokenizer.encode(make_story(draw)).ids
+        row[: len(ids)] = ids
+    np.save(folder / "tokens.npy", tokens.ravel())
+
+
+def run_einc(*words: object) -> None:
+    subprocess.run([sys.executable, "-m", "einc", *map(str, words)], check=True)
+
+
+def write_text(folder: Path) -> Path:
+    """The model of this folder, with the logits of all tokens and the loss of the next ones."""
+    text = folder / "stories.ein"
+    run_einc("import", "hf", HERE, "-o", text)
+    model = text.read_text().replace("input last : i64[sequences]  # rows of `ids`", "input targets : i64[tokens]")
+    model = model[: model.index("rows = embedding(last")]
+    model += "logits[tokens, vocab] = last_x[tokens, d_model] * table[vocab, d_model]\n"
+    text.write_text(model + "output loss = cross_entropy(logits, targets)\n")
+    return text
+
+
+def compile_step(folder: Path, sites: int) -> Path:
+    """A plan of a training step."""
+    plan = folder / f"{sites}.bin"
+    run_einc(
+        "compile", write_text(folder), "-m", "host", "--devices", sites, "-o", plan,
+        "-D", f"batch={BATCH}", "-D", f"length={LENGTH}", "--train", "loss", "--optimizer", "adamw", "--clip", 1,
+        "--reproducible", "--selector", "eindecomp", "--schedule", "naive",
     )  # fmt: skip
-    model = transformers.LlamaForCausalLM(config)
-    optimizer = torch.optim.AdamW(model.parameters(), lr=RATE, betas=(0.9, 0.98), weight_decay=0.01)
-    schedule = torch.optim.lr_scheduler.OneCycleLR(optimizer, RATE, total_steps=SCHEDULED, pct_start=0.1)
-    for step in range(STEPS):
-        rows = encode(tokenizer, [make_story(draw) for _ in range(BATCH)])
-        loss = model(input_ids=rows.clamp(min=0), labels=rows).loss
-        optimizer.zero_grad()
-        loss.backward()
-        torch.nn.utils.clip_grad_norm_(model.parameters(), 1.0)
-        optimizer.step()
-        schedule.step()
-        if step % 100 == 99:
-            print(f"step {step + 1}: loss {loss.item():.4f}", flush=True)
-    model.save_pretrained(HERE)
+    return plan
+
+
+def train(folder: Path, sites: int, ranks: int | None) -> Path:
+    """A folder with the losses of a run from random weights, and its last checkpoint. One that was interrupted goes
+    on."""
+    plan, run = compile_step(folder, sites), folder / (f"ranks-{ranks}" if ranks else f"sites-{sites}")
+    started, before = time.perf_counter(), resource.getrusage(resource.RUSAGE_CHILDREN).ru_utime
+    run_einc(
+        "train", plan, "--data", folder / "tokens.npy", "--weights", "init:0", "--steps", STEPS, "--rate", RATE,
+        "--warmup", WARMUP, "--schedule", SCHEDULE, "--losses", folder / f"{run.name}.csv", "--checkpoints", run,
+        "--checkpoint-every", 100, "--resume", *(("--ranks", ranks) if ranks else ()),
+    )  # fmt: skip
+    elapsed, busy = time.perf_counter() - started, resource.getrusage(resource.RUSAGE_CHILDREN).ru_utime - before
+    print(f"{run.name}: {STEPS:,} steps took {elapsed:.0f} s, and {busy:.0f} s of processors", flush=True)
+    return run
+
+
+def read_weights(run: Path) -> dict[str, Any]:
+    """The weights of a run with the names and shapes of published ones."""
+    from safetensors.numpy import load_file
+
+    weights = {}
+    for name, array in load_file(run / f"step-{STEPS:08d}.safetensors").items():
+        if array.ndim == 3:  # heads are a dimension of their own in the text, of results or of what is summed up
+            array = array.reshape((len(array), -1) if "o_proj" in name else (-1, array.shape[-1]))
+        if name.startswith("model."):  # others are those of the optimizer, and of the run
+            weights[name] = array
+    return weights
+
+
+def publish(run: Path) -> None:
+    """Writes the weights of a run, and its losses beside them."""
+    from safetensors.numpy import save_file
+
+    save_file(read_weights(run), HERE / "model.safetensors", {"format": "pt"})
+    (HERE / "losses.csv").write_bytes(run.with_suffix(".csv").read_bytes())
 
 
 def check() -> None:
@@ -137,12 +198,19 @@ def check() -> None:
 
 
 def main() -> None:
-    import torch
-
-    torch.set_num_threads(1)
-    if "--check" not in sys.argv[1:]:
-        train()
-    check()
+    parser = argparse.ArgumentParser(prog="python models/stories/train.py")
+    parser.add_argument("--sites", type=int, default=8)
+    parser.add_argument("--ranks", type=int, help="so many processes, which MPI starts")
+    parser.add_argument("--folder", type=Path, default=Path("build/stories"), help="for data, plans and checkpoints")
+    parser.add_argument("--check", action="store_true", help="only say how good the model of this folder is")
+    options = parser.parse_args()
+    if options.check:
+        check()
+        return
+    options.folder.mkdir(parents=True, exist_ok=True)
+    train_tokenizer()
+    write_data(options.folder)
+    publish(train(options.folder, options.sites, options.ranks))
 
 
 if __name__ == "__main__":

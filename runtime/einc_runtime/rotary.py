@@ -11,15 +11,17 @@ import numpy as np
 from einc_runtime.dtypes import Array
 
 
-def find_frequencies(attributes: Mapping[str, Any], pairs: int) -> Array:
-    """Radians per position of each pair, in f32 as in published implementations: `theta ** (-pair / pairs)`, scaled as
-    the attributes of a rotation say."""
+def find_frequencies(attributes: Mapping[str, Any], pairs: int, precision: type[np.floating[Any]]) -> Array:
+    """Radians per position of each pair: `theta ** (-pair / pairs)`, scaled as the attributes of a rotation say.
+
+    `precision` is that of angles: f64 beside elements in f64, and otherwise f32, as in published implementations.
+    """
     scaling = attributes["scaling"]
-    exponents = np.arange(pairs, dtype=np.float32) / np.float32(pairs)
+    exponents = np.arange(pairs, dtype=precision) / precision(pairs)
     with np.errstate(all="ignore"):  # extreme parameters give infinities and NaNs
-        powers = np.power(attributes["theta"], exponents, dtype=np.float64).astype(np.float32)
+        powers = np.power(attributes["theta"], exponents, dtype=np.float64).astype(precision)
         if scaling == "longrope":
-            powers *= np.array(attributes["factors"], np.float32)
+            powers *= np.array(attributes["factors"], precision)
         frequencies: Array = 1 / powers
         if scaling == "linear":
             frequencies /= attributes["factor"]

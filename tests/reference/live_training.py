@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import runpy
 from pathlib import Path
 
 import numpy as np
@@ -10,27 +11,12 @@ import torch
 from transformers import AutoConfig, AutoModelForCausalLM
 
 import einc as es
-from einc.cli.model_folders import read_published_model
-from einc.importers.common import ImportRequest
-from einc.importers.hf import import_hf
 from einc_runtime import Session
 
 STORIES = Path(__file__).parents[2] / "models" / "stories"
 BATCH, LENGTH, STEPS, RATE = 2, 19, 20, 2e-3
 ERROR = 1e-4
 """Relative, of losses after 20 steps: two ways of adding up f32 lead apart slowly."""
-
-
-def write_model() -> str:
-    """The text of the imported model, with the logits of all tokens and the loss of the next ones."""
-    model = read_published_model(str(STORIES))
-    text = import_hf(model.config, model.where, model.name, ImportRequest(), model.stored).text
-    text = text.replace("input last : i64[sequences]  # rows of `ids`", "input targets : i64[tokens]")
-    text = text[: text.index("rows = embedding(last")]
-    return (
-        f"{text}logits[tokens, vocab] = last_x[tokens, d_model] * table[vocab, d_model]\n"
-        "output loss = cross_entropy(logits, targets)\n"
-    )
 
 
 def draw_batches() -> list[np.ndarray]:
@@ -58,8 +44,8 @@ def train_module(module: torch.nn.Module) -> list[float]:
 
 
 @pytest.mark.parametrize("sites", [1, 8])
-def test_losses_are_those_of_torch(sites: int) -> None:
-    text, module = write_model(), make_module()
+def test_losses_are_those_of_torch(sites: int, tmp_path: Path) -> None:
+    text, module = runpy.run_path(str(STORIES / "train.py"))["write_text"](tmp_path).read_text(), make_module()
     params = {"batch": BATCH, "length": LENGTH}
     plan = es.compile(
         text, "host", sites, params=params, train="loss", optimizer="adamw", clip=1.0,

@@ -73,7 +73,7 @@ class NormCall:
 
 @dataclass(frozen=True, slots=True)
 class RopeCall:
-    """The arrays of an invocation, the radians per position of each pair in f32, and every token's position.
+    """The arrays of an invocation, the radians per position of each pair, and every token's position.
 
     `positions_are_input` says whether positions are an input, whose values are not known before the kernel runs.
     """
@@ -96,7 +96,8 @@ class RopeCall:
             raise PlanFault(f"rope of shape {source.shape}: d_head is odd, or there are no tokens")
         tokens, half = source.shape[-2], source.shape[-1] // 2
         seq_lens = invocation.integers("seq_lens") if "seq_lens" in invocation.attributes else None
-        frequencies = find_frequencies(_read_attributes(invocation, half), half)
+        precision = np.float64 if kind == "f64" else np.float32
+        frequencies = find_frequencies(_read_attributes(invocation, half), half, precision)
         if positions_are_input != (seq_lens is None):
             raise PlanFault("rope has positions either as its second input or by seq_lens")
         positions = invocation.inputs[-1]

@@ -85,14 +85,14 @@ def build_rope(invocation: Invocation[Array]) -> Kernel:
 
 
 def make_rope(rotation: RopeCall) -> Kernel:
-    """Angles are rounded to f32, as in the implementations that models are trained with."""
+    """Angles are rounded to f32, but beside f64: as in the implementations that models are trained with."""
     source, target = rotation.source, rotation.target
     tokens, half = source.shape[-2], source.shape[-1] // 2
     dtype = storage_dtype(compute_type(dtype_name(target)))
     step = max(1, PIECE_ELEMENTS // max(1, math.prod(source.shape[:-2]) * half))
 
     def turn(part: slice) -> None:
-        angles = (rotation.positions[part, None] * rotation.frequencies).astype(np.float32)
+        angles = (rotation.positions[part, None] * rotation.frequencies).astype(dtype)
         cosine, sine = np.cos(angles, dtype=dtype), np.sin(angles, dtype=dtype)
         wide, turned = source[..., part, :].astype(dtype, copy=False), target[..., part, :]
         x, y = wide[..., :half], wide[..., half:]

@@ -8,9 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-import numpy as np
-
-from einc_runtime.dtypes import Array
+from einc_runtime.dtypes import Array, storage_dtype
 from einc_runtime.kernels.base import Invocation, dtype_name
 from einc_runtime.kernels.calls.moves import AppendCall
 from einc_runtime.kernels.calls.rows import RopeCall
@@ -18,6 +16,7 @@ from einc_runtime.kernels.triton.launches import Argument, KernelLaunch, LaunchS
 from einc_runtime.kernels.triton.rows import build_rope
 from einc_runtime.kernels.triton.side_by_side import place_side_by_side
 from einc_runtime.kernels.triton.source import (
+    LANGUAGE,
     LaunchOptions,
     PointerOperand,
     assemble,
@@ -91,11 +90,11 @@ def _append(call: AppendCall, rotation: RopeCall | None) -> KernelLaunch:
     values = [f"v{n}" for n in range(len(fresh))]
     operands = [*fresh, positions]
     if rotation is not None:
-        tables.append(("frequencies", Table.of(rotation.frequencies.astype(np.float32)), "f32"))
-        vector = PointerOperand("frequencies", "f32", (0, 0, 1), 0)
-        wave = ".to(tl.float64)" if dtype_name(call.target) == "f64" else ""
+        wave = "f64" if dtype_name(call.target) == "f64" else "f32"
+        tables.append(("frequencies", Table.of(rotation.frequencies.astype(storage_dtype(wave))), wave))
+        vector = PointerOperand("frequencies", wave, (0, 0, 1), 0)
         loads += [
-            f"angle = (position.to(tl.float32) * {tiles.load(vector)}){wave}",
+            f"angle = position.to({LANGUAGE[wave]}) * {tiles.load(vector)}",
             "cos = tl.cos(angle)",
             "sin = tl.sin(angle)",
         ]

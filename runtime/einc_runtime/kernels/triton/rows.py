@@ -8,7 +8,7 @@ into tiles, and the elements of a tile are added up in one order.
 
 `rope` turns element i with element i + d_head / 2. Where packed sequences give the positions, cosines and sines are
 tables: computing them would take as long as moving the operands. Where positions are an input, frequencies are a table.
-Angles are f32, as on the CPU.
+Angles are f32, or f64 beside f64, as on the CPU.
 """
 
 from __future__ import annotations
@@ -241,15 +241,15 @@ def build_rope(invocation: Invocation[Array]) -> LaunchSequence:
         position = PointerOperand.of("positions", rotation.positions)
         positions = vector("positions", position.dtype, tokens, position.strides[0])
         tables: list[tuple[str, Argument, str]] = [
-            ("frequencies", Table.of(rotation.frequencies.astype(np.float32)), "f32"),
+            ("frequencies", Table.of(rotation.frequencies.astype(storage_dtype(wave))), wave),
             ("positions", position.address, position.dtype),
             ("status", StatusPointer(), "i32"),
         ]
     else:
         distinct, numbers = np.unique(rotation.positions, return_inverse=True)
         with np.errstate(all="ignore"):  # extreme parameters give infinities and NaNs
-            angles = np.multiply(distinct[:, None], rotation.frequencies, dtype=np.float64).astype(np.float32)
-            waves = [function(angles, dtype=storage_dtype(wave)) for function in (np.cos, np.sin)]
+            angles = np.multiply(distinct[:, None], rotation.frequencies, dtype=np.float64).astype(storage_dtype(wave))
+            waves = [function(angles) for function in (np.cos, np.sin)]
         positions = vector("positions", "i32", tokens, 1)
         tables = [
             ("positions", Table.of(numbers.astype(np.int32)), "i32"),
@@ -261,7 +261,7 @@ def build_rope(invocation: Invocation[Array]) -> LaunchSequence:
     if rotation.positions_are_input:
         lines += ["negative = (position < 0).to(tl.int32)", *tiles.any("negative", positions)]
         lines.append("tl.store(status, 1, mask=negative != 0)")
-        angle = f"(position.to(tl.float32) * {tiles.load(vector('frequencies', 'f32', last, 1))}).to({LANGUAGE[wave]})"
+        angle = f"position.to({LANGUAGE[wave]}) * {tiles.load(vector('frequencies', wave, last, 1))}"
         lines += [f"angle = {angle}", "cos = tl.cos(angle)", "sin = tl.sin(angle)"]
     else:
         for name, table in (("cos", "cosines"), ("sin", "sines")):
