@@ -305,6 +305,9 @@ fit-rates: .venv/truth  ## fit the times of kernels to measured GPUs; writes the
 bench-training-steps: .venv/dev  ## training steps of Llama 8B for eight H100s beside fsdp, megatron and data, predicted
 	$(BIN)/python -m tests.training.large_steps
 
+bench-model-gradients: .venv/reference  ## gradients of modules and imported models beside torch.autograd, in three types
+	$(BIN)/python -m tests.reference.live_model_gradients
+
 bench-training-speed: .venv/reference  ## a training step of a Llama of 30M parameters on this CPU, beside PyTorch compiled
 	$(BIN)/python -m tests.training.step_speed
 	$(BIN)/python -m tests.training.step_speed --precision bf16

@@ -29,15 +29,22 @@ class GraphBuilder:
 
     def input(self, name: str, desc: TensorDesc, span: SourceSpan | None = None) -> str:
         """Declares a tensor that comes with each run; raises OperatorError if the name is taken."""
-        return self._declare(GraphTensor(name, desc, TensorKind.INPUT, None, span))
+        return self.declare(GraphTensor(name, desc, TensorKind.INPUT, None, span))
 
     def weight(self, name: str, desc: TensorDesc, stored: str | None = None, span: SourceSpan | None = None) -> str:
         """Declares a tensor that is loaded once; `stored` is its name in the weight file. Raises as `input` does."""
-        return self._declare(GraphTensor(name, desc, TensorKind.WEIGHT, stored, span))
+        return self.declare(GraphTensor(name, desc, TensorKind.WEIGHT, stored, span))
 
     def state(self, name: str, desc: TensorDesc, span: SourceSpan | None = None) -> str:
         """Declares a tensor that keeps its contents from run to run. Raises as `input` does."""
-        return self._declare(GraphTensor(name, desc, TensorKind.STATE, None, span))
+        return self.declare(GraphTensor(name, desc, TensorKind.STATE, None, span))
+
+    def declare(self, tensor: GraphTensor) -> str:
+        """Declares an input, a weight or a state. Raises as `input` does."""
+        if tensor.name in self._places:
+            raise OperatorError(f"there is already a tensor '{tensor.name}'")
+        self._add(tensor)
+        return tensor.name
 
     def apply(
         self, operator: Operator, inputs: Sequence[str], names: Iterable[str] = (), span: SourceSpan | None = None
@@ -128,12 +135,6 @@ class GraphBuilder:
 
     def build(self) -> Graph:
         return Graph(self.name, tuple(self._tensors), tuple(self._nodes), tuple(self._outputs))
-
-    def _declare(self, tensor: GraphTensor) -> str:
-        if tensor.name in self._places:
-            raise OperatorError(f"there is already a tensor '{tensor.name}'")
-        self._add(tensor)
-        return tensor.name
 
     def _add(self, tensor: GraphTensor) -> None:
         self._places[tensor.name] = len(self._tensors)

@@ -220,7 +220,7 @@ class _Derivation:
         for name in names:
             tensor = self._undeclared.pop(name, None)
             if tensor is not None:
-                self.builder.weight(tensor.name, tensor.desc, tensor.stored, tensor.span)
+                self.builder.declare(tensor)
 
     def _declare(self, tensor: GraphTensor) -> TokenForm:
         """Declares an input."""

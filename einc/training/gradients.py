@@ -93,14 +93,9 @@ def copy_graph(graph: Graph, same: Mapping[str, str] = MappingProxyType({})) -> 
     """A builder with the tensors and nodes of a graph, and no outputs; weights that are the `same` as others are left
     out, and these are read."""
     builder = GraphBuilder(graph.name)
-    declare = {TensorKind.INPUT: builder.input, TensorKind.STATE: builder.state}
     for tensor in graph.tensors:
-        if tensor.name in same:
-            continue
-        if tensor.kind is TensorKind.WEIGHT:
-            builder.weight(tensor.name, tensor.desc, tensor.stored, tensor.span)
-        elif tensor.kind is not TensorKind.VALUE:
-            declare[tensor.kind](tensor.name, tensor.desc, tensor.span)
+        if tensor.name not in same and tensor.kind is not TensorKind.VALUE:
+            builder.declare(tensor)
     tape, table, read = Tape(builder, {}), graph.tensor_table(), dict[str, str]()
     for node in graph.nodes:
         for name in node.inputs:

@@ -45,14 +45,11 @@ class _Mixing:
 
     def build(self, weights: Collection[str]) -> Graph:
         builder, table = self._builder, self._graph.tensor_table()
-        declare = {TensorKind.INPUT: builder.input, TensorKind.STATE: builder.state}
         for tensor in self._graph.tensors:
-            if tensor.kind is TensorKind.WEIGHT:
-                is_master = tensor.name in weights and tensor.desc.dtype in (DType.F16, DType.BF16)
-                desc = replace(tensor.desc, dtype=DType.F32) if is_master else tensor.desc
-                builder.weight(tensor.name, desc, tensor.stored, tensor.span)
-            elif tensor.kind is not TensorKind.VALUE:
-                declare[tensor.kind](tensor.name, tensor.desc, tensor.span)
+            if tensor.name in weights and tensor.desc.dtype in (DType.F16, DType.BF16):
+                tensor = replace(tensor, desc=replace(tensor.desc, dtype=DType.F32))
+            if tensor.kind is not TensorKind.VALUE:
+                builder.declare(tensor)
         for node in self._graph.nodes:
             self._add(node, [table[name].desc for name in node.inputs])
         for name in self._graph.outputs:

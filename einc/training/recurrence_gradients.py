@@ -153,13 +153,11 @@ class _Reversal:
             if len(set(read.loops)) < len(read.loops):
                 raise OperatorError("reads a diagonal of a value of the step before")
             steps = ProgramBuilder(len(inputs))
-            slope = self._differentiate(
-                steps, number, [ScalarInput(number_of_input) for number_of_input in range(len(inputs))]
-            )[k]
+            slope = self._differentiate(steps, number, list(map(ScalarInput, range(len(inputs)))))[k]
             if slope is None:
                 slope = steps.add("mul", ScalarInput(0), 0.0)
             program, used = steps.program(slope).without_unread()
-            reads = [inputs[number_of_input] for number_of_input in used]
+            reads = [inputs[position] for position in used]
             reached = {loop for item in reads for loop in item.loops} | set(read.loops)
             count = math.prod(self.extents[loop] for loop in equation.all_loops if loop not in reached)
             if count > 1:
@@ -220,7 +218,7 @@ class _Reversal:
         """Adds the reversed recurrence; returns the values of all its equations, as they are reversed."""
         read = sorted({r.source for equation in self.equations for r in equation.operand_reads})
         renumbered = {old: new for new, old in enumerate(read)}
-        equations = [_renumber(equation, renumbered) for equation in self.equations]
+        equations = [renumber_reads(equation, renumbered.__getitem__) for equation in self.equations]
         loops = {loop for equation in equations for loop in equation.all_loops}
         dims = [loop for equation in equations for loop in equation.loops]
         operands = [self.operands[k] for k in read]
@@ -280,7 +278,3 @@ def _scale(program: ScalarProgram, count: int) -> ScalarProgram:
     steps = ProgramBuilder(program.arity)
     value = steps.insert(program, [ScalarInput(k) for k in range(program.arity)])
     return steps.program(steps.add("mul", value, float(count)))
-
-
-def _renumber(equation: RecurrenceEquation, numbers: dict[int, int]) -> RecurrenceEquation:
-    return renumber_reads(equation, numbers.__getitem__)

@@ -16,6 +16,7 @@ from einc.graph.builder import GraphBuilder
 from einc.training.joins import (
     Access,
     JoinDraft,
+    Loops,
     TensorAccess,
     add_position,
     find_span,
@@ -66,7 +67,7 @@ def write_scatter(builder: GraphBuilder, join: JoinDraft, access: TensorAccess, 
 
     Returns the name of the tensor, which has the dimensions of the one that is read.
     """
-    targets = [_make_loop(join, f"p{number}") for number in range(len(access.positions))]
+    targets = [_find_free_name(join.loops, f"p{number}") for number in range(len(access.positions))]
     solution = _solve(join, access, value, targets)
     moved, placed = _move(join, solution, value, access)
     result = list(zip(targets, access.desc.dims, strict=True))
@@ -87,12 +88,6 @@ def _list_needed(join: JoinDraft, value: Operand, access: TensorAccess) -> list[
     """The reads on which a value and the positions of a read depend."""
     elements = {number for position in access.positions for number in position.elements}
     return sorted({*join.list_used(value), *elements})
-
-
-def _make_loop(join: JoinDraft, name: str) -> str:
-    while name in join.loops:
-        name += "_"
-    return name
 
 
 def _solve(join: JoinDraft, access: TensorAccess, value: Operand, targets: Sequence[str]) -> _Solution:
@@ -149,9 +144,14 @@ def _solve_position(
 
 
 def _add_loop(loops: dict[str, int], name: str, extent: int) -> str:
+    name = _find_free_name(loops, name)
+    loops[name] = extent
+    return name
+
+
+def _find_free_name(loops: Loops, name: str) -> str:
     while name in loops:
         name += "_"
-    loops[name] = extent
     return name
 
 

@@ -1,7 +1,8 @@
 """Gradients of imported models, of all their parameters, are those of torch.autograd: on one, three and eight sites.
 
-`data/torch_gradients.json` has the result of each model and type; `-m slow` tries all that are equal. `python -m
-tests.reference.live_model_gradients` tries models, or all, and writes down what became of them.
+`data/torch_gradients.json` has the result of each model and type; `-m slow` tries all that are equal. `make
+bench-model-gradients` tries all models, or those that are named, and writes down here and in docs/training.md what
+became of them.
 """
 
 from __future__ import annotations
@@ -24,11 +25,13 @@ from torch.overrides import TorchFunctionMode
 import einc
 from einc.api.state_dict import join_rows
 from einc.importers.pytorch.importing import TorchModel
+from tests.bench.report import write
 from tests.importers import live_architectures
 from tests.support.tiny_models import draw_ids, make_causal, randomize
 from tests.support.trials import Check, Table, fill_table, list_equal
 
 TABLE = Path(__file__).parent / "data" / "torch_gradients.json"
+PAGE = Path(__file__).parents[2] / "docs" / "training.md"
 RESULTS: Table = json.loads(TABLE.read_text()) if TABLE.exists() else {}
 SITES = (1, 3, 8)
 MAX_SECONDS = 900
@@ -137,7 +140,13 @@ NAMES = (
     *(f"torch/{name}" for name in OWN), *(f"causal/{name}" for name in CAUSAL),
     *(f"transformers/{name}" for name in ARCHITECTURES),
 )  # fmt: skip
-SOME = ("torch/convolutions", "torch/gru", "causal/mixtral", "causal/qwen3", "transformers/bert")
+GROUPS = {
+    "torch": "modules of torch",
+    "causal": "causal models of transformers, tiny",
+    "transformers": "other models of transformers, tiny",
+}
+"""What the table of the page calls the first part of names."""
+SOME = ("torch/convolutions", "causal/llama")
 
 
 def make_case(name: str) -> Case:
@@ -257,5 +266,17 @@ def test_further_models(name: str, check: str) -> None:
     CHECKS[check](name)
 
 
+def make_page_table() -> str:
+    """How many models of each group have equal gradients, by types, and which ones have not."""
+    results: Table = json.loads(TABLE.read_text())
+    lines = [f"| models | {' | '.join(CHECKS)} |", "| --- | ---: | ---: | ---: |"]
+    for group, title in GROUPS.items():
+        rows = {name.partition("/")[2]: row for name, row in results.items() if name.startswith(f"{group}/")}
+        counts = [f"{sum(row[check] == 'equal' for row in rows.values())} of {len(rows)}" for check in CHECKS]
+        lines.append(f"| {title}: {', '.join(rows)} | {' | '.join(counts)} |")
+    return "\n".join(lines)
+
+
 if __name__ == "__main__":
     fill_table(TABLE, sys.argv[1:] or NAMES, CHECKS, seconds=MAX_SECONDS)
+    write("model gradients", make_page_table(), PAGE)

@@ -1,8 +1,10 @@
-"""Modules of PyTorch that einc trains: gradients are those of torch.autograd, and steps those of torch.optim."""
+"""Modules of PyTorch that einc trains: steps are those of torch.optim, and weights come back.
+
+Their gradients are compared in live_model_gradients.py.
+"""
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from typing import Any
 
 import numpy as np
@@ -10,131 +12,9 @@ import pytest
 import torch
 from torch import nn
 from torch.nn import functional
-from transformers import AutoModelForCausalLM, GPT2Config, LlamaConfig, MistralConfig, Qwen3Config
 
 import einc
-from einc.api.state_dict import join_rows
-
-EAGER = {"attn_implementation": "sdpa"}
-SMALL = {"vocab_size": 37, "hidden_size": 24, "num_hidden_layers": 2, "num_attention_heads": 4}
-LLAMA = {**SMALL, "intermediate_size": 40, "num_key_value_heads": 2, "max_position_embeddings": 32, "head_dim": 6}
-
-
-class Decoder(nn.Module):
-    """The logits of a causal model of transformers with random weights."""
-
-    def __init__(self, config: Any) -> None:
-        super().__init__()
-        config.use_cache = False
-        self.model = AutoModelForCausalLM.from_config(config, **EAGER)
-
-    def forward(self, ids: torch.Tensor) -> torch.Tensor:
-        logits: torch.Tensor = self.model(input_ids=ids).logits
-        return logits
-
-
-class Residual(nn.Module):
-    def __init__(self) -> None:
-        super().__init__()
-        self.first, self.second = nn.Conv2d(3, 3, 3, padding=1), nn.Conv2d(3, 3, 3, padding=1, groups=3)
-        self.norm = nn.BatchNorm2d(3)
-
-    def forward(self, x: torch.Tensor) -> torch.Tensor:
-        return functional.silu(x + self.norm(self.second(torch.relu(self.first(x)))))
-
-
-class Recurrent(nn.Module):
-    def __init__(self, kind: type[nn.RNNBase]) -> None:
-        super().__init__()
-        self.layer = kind(5, 6, batch_first=True)
-
-    def forward(self, x: torch.Tensor) -> torch.Tensor:
-        rows: torch.Tensor = self.layer(x)[0]
-        return rows
-
-
-def next_tokens(logits: torch.Tensor, targets: torch.Tensor) -> torch.Tensor:
-    return functional.cross_entropy(logits.flatten(0, 1), targets.flatten())
-
-
-def ids() -> tuple[torch.Tensor, torch.Tensor]:
-    return torch.randint(0, 37, (2, 9)), torch.randint(0, 37, (2, 9))
-
-
-def rows(*shape: int) -> Callable[[], tuple[torch.Tensor, torch.Tensor]]:
-    def draw() -> tuple[torch.Tensor, torch.Tensor]:
-        return torch.randn(*shape[:-1], dtype=torch.float64), torch.randint(0, shape[-1], (shape[0],))
-
-    return draw
-
-
-def like(*shape: int) -> Callable[[], tuple[torch.Tensor, None]]:
-    return lambda: (torch.randn(*shape, dtype=torch.float64), None)
-
-
-def square(result: torch.Tensor) -> torch.Tensor:
-    return (result * torch.linspace(0.5, 1.5, result.numel(), dtype=result.dtype).reshape(result.shape)).square().mean()
-
-
-Case = tuple[Callable[[], nn.Module], Callable[[], tuple[torch.Tensor, torch.Tensor | None]], Callable[..., Any]]
-CASES: dict[str, Case] = {
-    "perceptron": (
-        lambda: nn.Sequential(nn.Linear(7, 12), nn.LayerNorm(12), nn.GELU(), nn.Linear(12, 5)),
-        rows(9, 7, 5), functional.cross_entropy,
-    ),
-    "convolutions": (
-        lambda: nn.Sequential(
-            nn.Conv2d(3, 4, 3, stride=2), nn.ReLU(), nn.MaxPool2d(2), nn.Flatten(), nn.Linear(16, 4)),
-        rows(3, 3, 11, 11, 4), functional.cross_entropy,
-    ),
-    "residual": (Residual, like(2, 3, 6, 5), square),
-    "pooling": (
-        lambda: nn.Sequential(nn.Conv1d(3, 4, 3), nn.GroupNorm(2, 4), nn.Tanh(), nn.AdaptiveAvgPool1d(1), nn.Flatten()),
-        like(2, 3, 9), square,
-    ),
-    "encoder": (lambda: nn.TransformerEncoderLayer(12, 3, 20, batch_first=True), like(2, 5, 12), square),
-    "gru": (lambda: Recurrent(nn.GRU), like(2, 4, 5), square),
-    "lstm": (lambda: Recurrent(nn.LSTM), like(2, 4, 5), square),
-    "embedding": (
-        lambda: nn.Sequential(nn.Embedding(37, 6), nn.Linear(6, 37)), ids, next_tokens,
-    ),
-    "llama": (lambda: Decoder(LlamaConfig(**LLAMA)), ids, next_tokens),
-    "mistral": (lambda: Decoder(MistralConfig(**LLAMA, sliding_window=4)), ids, next_tokens),
-    "qwen3": (lambda: Decoder(Qwen3Config(**LLAMA)), ids, next_tokens),
-    "gpt2": (
-        lambda: Decoder(GPT2Config(vocab_size=37, n_embd=24, n_layer=2, n_head=4, n_positions=32)), ids, next_tokens,
-    ),
-}  # fmt: skip
-
-
-@pytest.mark.sampled(2)
-@pytest.mark.parametrize("name", CASES)
-def test_gradients_of_modules_are_those_of_autograd(name: str) -> None:
-    """In f64, on one site and on three. Models of transformers compute norms and angles in f32 whatever they are asked
-    for, so that they are compared in f32."""
-    make, draw, loss = CASES[name]
-    torch.manual_seed(3)
-    module, (x, target) = make().eval(), draw()
-    single = isinstance(module, Decoder)
-    module, error = (module, 1e-4) if single else (module.double(), 1e-9)
-    targets = () if target is None else (target,)
-    model = einc.from_torch(module, (x,), loss=loss, targets=targets)
-    assert model.outputs == ("loss",)
-    value = loss(module(x), *targets)
-    value.backward()
-    named = dict(module.named_parameters(remove_duplicate=False))
-    gradients = {key: p.grad.numpy() for key, p in named.items() if p.grad is not None}
-    for sites in (1, 3):
-        plan = einc.compile(model, "host", sites, train="loss", selector="eindecomp", schedule="naive")
-        outputs = plan.run(x, *targets)
-        assert float(outputs["loss"]) == pytest.approx(value.item(), rel=1e-5 if single else 1e-9)
-        stored = {tensor.name: tensor.stored or tensor.name for tensor in plan.bundle.tensors}
-        parts = {stored[name.removesuffix(".gradient")]: array for name, array in outputs.items() if name != "loss"}
-        found = join_rows(parts, {})
-        assert {id(named[key]) for key in found} == {id(named[key]) for key in gradients}
-        for key, expected in ((key, gradients[key]) for key in found):
-            scale = max(float(np.abs(expected).max()), 1e-6)
-            assert np.abs(found[key].reshape(expected.shape) - expected).max() <= error * scale, key
+from tests.reference.live_model_gradients import square
 
 
 def test_rows_and_shapes_of_attention_come_back() -> None:

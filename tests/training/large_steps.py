@@ -16,9 +16,11 @@ from dataclasses import dataclass, field
 from pathlib import Path
 
 from einc.compiler import Compiled, compile_model
+from einc.graph.graph import Graph
 from einc.logical.optimize import build_choices
 from einc.logical.plan import LogicalPlan
 from einc.logical.problem import build_problem
+from einc.machines.model import Machine
 from einc.options import CompileOptions
 from einc.physical.build import build
 from einc.physical.program import DeviceProgram
@@ -29,24 +31,36 @@ from tests.bench.report import write
 ROOT = Path(__file__).parents[2]
 LLAMA, PAGE, ROWS = ROOT / "models" / "llama.ein", ROOT / "docs" / "training.md", Path(__file__).with_suffix(".json")
 HEAD = (
-    "| sequences x tokens | plan | predicted, ms | GiB per site | planned in, s of one core |",
+    "| step | plan | predicted, ms | GiB per site | planned in, s of one core |",
     "| --- | --- | ---: | ---: | ---: |",
 )
+STAGES = (2, 4, 8)
+"""Of pipelines: more leave a stage of Llama 8B less than four layers."""
 GIB = 1 << 30
 BASELINES = ("fsdp", "megatron", "data")
 
 
 @dataclass(frozen=True)
 class Case:
-    """`sites` of a machine, and how many sequences of 1,024 tokens a step has; `params` are of the model."""
+    """`sites` of a machine, and how many sequences of 1,024 tokens a step of a model has; `params` are the model's."""
 
     machine: str
     sites: int
     batch: int
+    model: str = "8B"
     params: Mapping[str, int] = field(default_factory=dict)
 
+    @property
+    def title(self) -> str:
+        return f"{self.model}, {self.batch} sequences, {self.sites} GPUs"
 
-CASES = {f"8b-{batch}": Case("dgx-h100", 8, batch) for batch in (16, 64, 96, 192)}
+
+LLAMA_70B = {"n_layers": 80, "d_model": 8192, "heads_q": 64, "d_ff": 28672}
+CASES = {
+    **{f"8b-{batch}": Case("dgx-h100", 8, batch) for batch in (16, 64, 96, 192)},
+    "8b-128-of-64": Case("dgx-h100x8", 64, 128),
+    "70b-64-of-64": Case("dgx-h100x8", 64, 64, "70B", LLAMA_70B),
+}
 
 
 def write_text() -> str:
@@ -74,17 +88,41 @@ def compile_step(case: Case) -> Compiled:
 def make_rows(case: Case) -> Iterator[str]:
     started = time.process_time()
     compiled = compile_step(case)
-    program, plan, machine = compiled.program, compiled.plan, compiled.target.machine
-    seconds, again = time.process_time() - started, count_again(plan.graph)
+    program, graph, machine = compiled.program, compiled.plan.graph, compiled.target.machine
+    seconds, again = time.process_time() - started, count_again(graph)
     limit = machine.sites[0].memory_bytes
     label = f"einc, {again:,} operators again" if again else "einc"
-    yield f"| {case.batch} x 1,024 | {label} | {describe(program, limit)} | {seconds:.0f} |"
-    problem = build_problem(plan.graph, case.sites, flexible=True)
-    for baseline in build_baselines(plan.graph, problem, case.sites, BASELINES):
+    yield f"| {case.title} | {label} | {describe(program, limit)} | {seconds:.0f} |"
+    for known in build_known(graph, machine, case.sites):
+        yield f"| | {known.plan.selector} | {describe(known, limit)} | |"
+    stages, known, ms = min(list_pipelines(graph, machine, case), key=lambda found: found[2])
+    yield f"| | pipeline: {stages} stages of {known.plan.selector}, at least | {ms:,.0f} | | |"
+
+
+def build_known(graph: Graph, machine: Machine, sites: int) -> Iterator[DeviceProgram]:
+    """The well-known plans of a step, also those that do not fit."""
+    problem = build_problem(graph, sites, flexible=True)
+    for baseline in build_baselines(graph, problem, sites, BASELINES):
         if baseline.chosen is not None and baseline.same_as is None:
-            choices = build_choices(plan.graph, problem, baseline.chosen)
-            known = LogicalPlan(plan.graph, case.sites, baseline.name, choices, False, 0)
-            yield f"| | {baseline.name} | {describe(build(known, machine, check_memory=False), limit)} | |"
+            choices = build_choices(graph, problem, baseline.chosen)
+            plan = LogicalPlan(graph, sites, baseline.name, choices, False, 0)
+            yield build(plan, machine.restrict(range(sites)), check_memory=False)
+
+
+def list_pipelines(graph: Graph, machine: Machine, case: Case) -> Iterator[tuple[int, DeviceProgram, float]]:
+    """The stages of pipelines, the plan of each stage, and the least time of a step, in ms.
+
+    Of S stages on S-ths of the sites, none takes less than an S-th of the time in which these sites make the whole
+    step. With M parts of the batch, each stage waits for S - 1 parts of others before its first or after its last. What
+    stages send, and what smaller parts are slower by, is left out. A part has at least a sequence: of each site, or of
+    all sites of a stage where they share the work of each sequence.
+    """
+    for stages in STAGES:
+        sites = case.sites // stages
+        for program in build_known(graph, machine, sites):
+            parts = case.batch if program.plan.selector.startswith("megatron") else case.batch // sites
+            if parts:
+                yield stages, program, program.predicted_ms / stages * (parts + stages - 1) / parts
 
 
 def describe(program: DeviceProgram, limit: int) -> str:

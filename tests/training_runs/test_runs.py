@@ -16,6 +16,7 @@ import einc as es
 from einc.cli.main import main
 from einc.training_runs.batches import choose_samples, open_batches
 from einc.training_runs.checkpoints import RunProgress
+from einc.training_runs.initial import make_weights
 from einc.training_runs.settings import RunSettings, find_rate
 from einc_runtime.errors import ArrayFault
 from einc_runtime.execution.session import Session
@@ -93,6 +94,12 @@ def test_held_out_losses_change_nothing(folder: Path) -> None:
     for name, array in found[1].items():
         if not name.startswith("training.eval"):
             np.testing.assert_array_equal(found[0][name], array)
+
+
+def test_factors_of_norms_begin_as_1(plan: es.Plan) -> None:
+    weights = make_weights(plan.bundle, "init:3")
+    assert (weights["gain"] == 1).all()
+    assert 0.01 < weights["table"].std() < 0.03
 
 
 def test_samples_and_rates(folder: Path, plan: es.Plan) -> None:
