@@ -18,7 +18,9 @@ from einc.graph.graph import Graph, Node, TensorKind, updates_state
 from einc.ops import registry
 from einc.ops.base import Operator
 from einc.ops.equation import Equation
+from einc.ops.functions import fit_literal
 from einc.ops.index_operator import IndexOperator
+from einc_runtime.plan.scalar_programs import ScalarLiteral, ScalarProgram
 
 PRECISIONS = {"bf16": DType.BF16, "f16": DType.F16}
 """Types that products may have."""
@@ -80,9 +82,13 @@ class _Mixing:
         if not floats or not (_is_product(operator) or follows):
             return None
         narrow = tuple(replace(d, dtype=self._narrow) if k in floats else d for k, d in enumerate(descs))
+        computed = _find_scalar(operator)
         try:
+            for operand in [x for step in computed[0].steps for x in step.operands] if computed else ():
+                if isinstance(operand, ScalarLiteral) and isinstance(operand.value, float):
+                    fit_literal(operand.value, self._narrow)
             return registry.restore(operator.family, narrow, operator.attributes)
-        except OperatorError:  # it names types itself
+        except OperatorError:  # it names types itself, or numbers that 16 bits have no room for
             return None
 
     def _cast(self, name: str, dtype: DType) -> str:
@@ -104,11 +110,15 @@ def _is_product(operator: Operator) -> bool:
 def is_elementwise(operator: Operator, *, wide: bool = False) -> bool:
     """Whether it computes each element of few others, or only moves them; without `wide`, by functions that 16 bits
     are enough for."""
-    if isinstance(operator, Equation | IndexOperator):
-        scalar, aggregation = (
-            (operator.program, operator.aggregation)
-            if isinstance(operator, Equation)
-            else (operator.scalar, operator.program.aggregation)
-        )
-        return not aggregation and (wide or _WIDE_FUNCTIONS.isdisjoint(step.function for step in scalar.steps))
-    return operator.family in _MOVING_FAMILIES
+    computed = _find_scalar(operator)
+    if computed is None:
+        return operator.family in _MOVING_FAMILIES
+    scalar, aggregation = computed
+    return not aggregation and (wide or _WIDE_FUNCTIONS.isdisjoint(step.function for step in scalar.steps))
+
+
+def _find_scalar(operator: Operator) -> tuple[ScalarProgram, str] | None:
+    """What an index equation or an index program computes of each index vector, and how it aggregates."""
+    if isinstance(operator, Equation):
+        return operator.program, operator.aggregation or ""
+    return (operator.scalar, operator.program.aggregation) if isinstance(operator, IndexOperator) else None

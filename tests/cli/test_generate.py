@@ -54,17 +54,17 @@ def test_prompts_are_continued_by_plans_that_are_kept(einc: Callable[..., Any], 
 
 @pytest.mark.parametrize("sites", [1, pytest.param(3, marks=pytest.mark.slow), pytest.param(8, marks=pytest.mark.slow)])
 def test_the_model_of_stories_tells_one(einc: Callable[..., Any], sites: int) -> None:
-    """The command of the README; the story is one by the grammar that the model was trained on."""
-    found = einc("generate", STORIES, "Mia the fox", "--sites", sites)
+    """The command of docs/generate.md; the story is one by the grammar that the model was trained on."""
+    found = einc("generate", STORIES, "Mia the owl", "--sites", sites)
     assert found.code == 0, found.err
     specification = importlib.util.spec_from_file_location("stories", STORIES / "train.py")
     assert specification is not None
     assert specification.loader is not None
     stories = importlib.util.module_from_spec(specification)
     specification.loader.exec_module(stories)
-    assert stories.is_story(f"Mia the fox{found.out.rstrip()}"), found.out
-    assert found.out == (STORIES / "fox.txt").read_text()
-    assert not stories.is_story(f"Mia the fox{found.out.rstrip()}".replace("She likes", "He likes"))
+    assert stories.is_story(f"Mia the owl{found.out.rstrip()}"), found.out
+    assert found.out == (STORIES / "owl.txt").read_text()
+    assert not stories.is_story(f"Mia the owl{found.out.rstrip()}".replace("She likes", "He likes"))
 
 
 def test_what_is_wrong_is_one_error(einc: Callable[..., Any], folder: Path, tmp_path: Path) -> None:

@@ -33,7 +33,7 @@ from tests.support.encoder_cases import write_encoder
 from tests.support.generation_cases import make_sessions
 
 TEMPLATE = "{% for m in messages %}{{ m.content }}{% endfor %}"
-FOX = "Mia the fox"
+OWL = "Mia the owl"
 REQUESTS, THREADS = 200, 16
 GROWTH = 48 << 20
 """Bytes by which the memory of a server may grow from its first requests to hundreds more."""
@@ -113,10 +113,10 @@ class Ask:
 def make_asks(count: int, seed: int) -> list[Ask]:
     draw = random.Random(seed)
     starts = ["Mia the fox", "Otto", "One day", "Tom the frog lives in the", "She finds a", "Mia"]
-    story = (STORIES / "fox.txt").read_text()
+    story = (STORIES / "owl.txt").read_text()
     asks = []
     for number in range(count):
-        prompt = draw.choice(starts) if number % 3 else FOX + story[: draw.randint(5, 240)]
+        prompt = draw.choice(starts) if number % 3 else OWL + story[: draw.randint(5, 240)]
         sampling = Sampling(draw.choice([0.0, 0.7, 1.2]), draw.choice([1.0, 0.9]), draw.randint(0, 5))
         stops = draw.choice([(), (), ("honey", "home."), ("zzz",)])
         cancelled = number % 5 == 4
@@ -191,18 +191,18 @@ def test_the_client_gets_models_texts_streams_and_usage(stories: Running) -> Non
     client = connect(stories)
     assert [model.id for model in client.models.list()] == ["stories"]
     assert client.models.retrieve("stories").owned_by == "einc"
-    whole = client.completions.create(model="stories", prompt=FOX, max_tokens=200)
-    assert whole.choices[0].text == (STORIES / "fox.txt").read_text().rstrip("\n")
+    whole = client.completions.create(model="stories", prompt=OWL, max_tokens=200)
+    assert whole.choices[0].text == (STORIES / "owl.txt").read_text().rstrip("\n")
     assert whole.choices[0].finish_reason == "stop"
     *chunks, last = client.completions.create(
-        model="stories", prompt=FOX, max_tokens=200, stream=True, stream_options={"include_usage": True}
+        model="stories", prompt=OWL, max_tokens=200, stream=True, stream_options={"include_usage": True}
     )
     assert "".join(chunk.choices[0].text for chunk in chunks) == whole.choices[0].text
     assert last.usage == whole.usage
     assert whole.usage is not None
     assert whole.usage.total_tokens == whole.usage.prompt_tokens + whole.usage.completion_tokens
-    several = client.completions.create(model="stories", prompt=[FOX, "Otto"], max_tokens=12)
-    single = [client.completions.create(model="stories", prompt=one, max_tokens=12) for one in (FOX, "Otto")]
+    several = client.completions.create(model="stories", prompt=[OWL, "Otto"], max_tokens=12)
+    single = [client.completions.create(model="stories", prompt=one, max_tokens=12) for one in (OWL, "Otto")]
     assert [one.text for one in several.choices] == [one.choices[0].text for one in single]
 
 
@@ -213,28 +213,28 @@ def test_the_client_raises_what_is_wrong(stories: Running) -> None:
     with pytest.raises(openai.BadRequestError, match="has no chat template"):
         client.chat.completions.create(model="stories", messages=[{"role": "user", "content": "a"}])
     with pytest.raises(openai.BadRequestError, match="does not fit") as found:
-        client.completions.create(model="stories", prompt=FOX * 200, max_tokens=5)
+        client.completions.create(model="stories", prompt=OWL * 200, max_tokens=5)
     assert found.value.code == "context_length_exceeded"
     with pytest.raises(openai.BadRequestError, match="continues texts"):
         client.embeddings.create(model="stories", input="a")
     with pytest.raises(openai.BadRequestError, match="n: "):
         client.completions.create(model="stories", prompt="a", n=1000)
-    several = client.completions.create(model="stories", prompt=FOX, n=3, max_tokens=2)
+    several = client.completions.create(model="stories", prompt=OWL, n=3, max_tokens=2)
     assert [choice.index for choice in several.choices] == [0, 1, 2]
 
 
 def test_chats_have_the_samples_of_the_folder(chatty: Path, plans: Path, alone: Callable[..., Any]) -> None:
     with serving(chatty, "--batch", 3, "--plans", plans, "--name", "fox") as server:
         client = connect(server)
-        messages: Any = [{"role": "user", "content": FOX}]
+        messages: Any = [{"role": "user", "content": OWL}]
         whole = client.chat.completions.create(model="fox", messages=messages, seed=7, max_completion_tokens=40)
         assert (whole.choices[0].message.content, whole.choices[0].finish_reason) == alone(
-            FOX, 40, Sampling(0.8, 0.95, 7), ()
+            OWL, 40, Sampling(0.8, 0.95, 7), ()
         )
         chunks = client.chat.completions.create(model="fox", messages=messages, seed=7, max_tokens=40, stream=True)
         assert "".join(chunk.choices[0].delta.content or "" for chunk in chunks) == whole.choices[0].message.content
         greedy = client.chat.completions.create(model="fox", messages=messages, temperature=0, top_p=1)
-        assert greedy.choices[0].message.content == (STORIES / "fox.txt").read_text().rstrip("\n")
+        assert greedy.choices[0].message.content == (STORIES / "owl.txt").read_text().rstrip("\n")
         drawn = {
             client.chat.completions.create(model="fox", messages=messages, temperature=1.5).choices[0].message.content
             for _ in range(3)
@@ -264,7 +264,7 @@ def test_vectors_come_to_the_client(tmp_path: Path) -> None:
 
 
 def test_curl_gets_texts_and_streams(stories: Running) -> None:
-    ask = {"model": "stories", "prompt": FOX, "max_tokens": 9}
+    ask = {"model": "stories", "prompt": OWL, "max_tokens": 9}
     status, text = curl(f"{stories.url}/completions", data=ask)
     whole = json.loads(text)["choices"][0]["text"]
     assert status == 200
@@ -277,7 +277,7 @@ def test_curl_gets_texts_and_streams(stories: Running) -> None:
 
 def test_hostile_requests_are_one_error_each(stories: Running, tmp_path: Path) -> None:
     url = f"{stories.url}/completions"
-    sound = {"model": "stories", "prompt": FOX, "max_tokens": 3}
+    sound = {"model": "stories", "prompt": OWL, "max_tokens": 3}
     files = {
         "broken": (b'{"model": "stories", ', 400),
         "deep": (b"[" * 1_000_000, 400),
@@ -330,7 +330,7 @@ def start_streams(server: Running, count: int) -> tuple[list[threading.Thread], 
     def ask(number: int) -> None:
         try:
             text = ""
-            for chunk in client.completions.create(model="stories", prompt=FOX, max_tokens=200, stream=True):
+            for chunk in client.completions.create(model="stories", prompt=OWL, max_tokens=200, stream=True):
                 begun.set()
                 text += chunk.choices[0].text
             found[number] = text
@@ -365,7 +365,7 @@ def test_a_signal_drains(plans: Path, number: int) -> None:
         for thread in threads:
             thread.join(WAIT)
         assert server.wait() == 0
-        assert found == [(STORIES / "fox.txt").read_text().rstrip("\n")] * 5
+        assert found == [(STORIES / "owl.txt").read_text().rstrip("\n")] * 5
         assert server.lines[-1].startswith("einc: serving")
 
 

@@ -66,6 +66,15 @@ def test_products_are_narrow_and_all_else_is_as_the_model_says() -> None:
         mix_precision(narrow, "f32", [])
 
 
+def test_masks_with_numbers_beyond_16_bits_stay_wide() -> None:
+    lines = "product = matmul(x, u)\nseen = where(product > 0.0, product, -3.4028235e+38)\nhidden = softmax(seen)"
+    text = TEXT.replace("hidden = relu(rmsnorm(matmul(x, u), gain))", lines)
+    graph = derive_training_step(build(text, "m.ein"), "loss", "sgd", options=StepOptions(precision="bf16"))
+    types = count_types(graph)
+    assert types["product"] == "bf16"
+    assert types["seen"] == "f32"
+
+
 def test_small_steps_change_weights_of_f32() -> None:
     """A rate of 1e-4 changes no bf16 weight of about 1; the f32 that it is rounded from goes on."""
     text = TEXT.replace("f32", "bf16").replace("matmul(hidden, v)", 'cast(matmul(hidden, v), "f32")')
