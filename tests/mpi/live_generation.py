@@ -84,10 +84,10 @@ def test_logits_have_the_bits_of_one_process(plans, count, tmp_path):
 def test_one_prompt_is_read_from_standard_input_and_printed_as_it_is_made(plans):
     words = command("generate", STORIES, "-", "--sites", SITES, "--plans", plans)
     done = [
-        subprocess.run([*words, *more], input=b"Mia the fox", capture_output=True, cwd=ROOT, timeout=120)
+        subprocess.run([*words, *more], input=b"Mia the owl", capture_output=True, cwd=ROOT, timeout=120)
         for more in ((), ("--ranks", "4"))
     ]
-    assert done[0].stdout.decode() == (STORIES / "fox.txt").read_text()
+    assert done[0].stdout.decode() == (STORIES / "owl.txt").read_text()
     assert done[1].stdout == done[0].stdout
 
 
