@@ -26,7 +26,7 @@ import einc
 from einc.api.state_dict import join_rows
 from einc.importers.pytorch.importing import TorchModel
 from tests.bench.report import write
-from tests.importers import live_architectures
+from tests.support.tiny_architectures import make_model
 from tests.support.tiny_models import draw_ids, make_causal, randomize
 from tests.support.trials import Check, Table, fill_table, list_equal
 
@@ -159,7 +159,7 @@ def make_case(name: str) -> Case:
         return case
     if package == "causal":
         return Case(make_causal(kind), (draw_ids(),), next_tokens, (draw_ids().flip(1),))
-    return Case(*live_architectures.make_model(kind), square)
+    return Case(*make_model(kind), square)
 
 
 def make_double(name: str) -> Case:

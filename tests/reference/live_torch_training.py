@@ -14,7 +14,11 @@ from torch import nn
 from torch.nn import functional
 
 import einc
-from tests.reference.live_model_gradients import square
+
+
+def square(result: torch.Tensor) -> torch.Tensor:
+    """The mean of squares, each element with a weight of its own."""
+    return (result.flatten() * torch.linspace(0.5, 1.5, result.numel())).square().mean()
 
 
 def test_rows_and_shapes_of_attention_come_back() -> None:
