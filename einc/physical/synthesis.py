@@ -175,7 +175,7 @@ class SynthesizingScheduler:
         self._left -= 1
         naive = self.naive.schedule(node, inflows, functions, busy_ms)
         if id(naive) not in self._repeated:  # one object for all layers that ask for it alike
-            self._repeated[id(naive)] = naive, self._improve(node, inflows, naive)
+            self._repeated[id(naive)] = naive, self._improve(node, inflows, naive, self._scope)
             if len(self._repeated) > MAX_REPEATED:
                 del self._repeated[next(iter(self._repeated))]
         return self._repeated[id(naive)][1]
@@ -183,15 +183,18 @@ class SynthesizingScheduler:
     def bring(self, node: str, inflows: Sequence[Inflow], sites: tuple[int, ...]) -> ScheduledExchange:
         """The fastest exchange found for function specifications at these sites. Raises MachineError as `schedule`."""
         self._left -= 1
-        return self._improve(node, inflows, self.naive.bring(node, inflows, sites))
+        scope = SearchScope.BODY if self._scope is SearchScope.PLACEMENT else self._scope
+        return self._improve(node, inflows, self.naive.bring(node, inflows, sites), scope)
 
-    def _improve(self, node: str, inflows: Sequence[Inflow], naive: ScheduledExchange) -> ScheduledExchange:
+    def _improve(
+        self, node: str, inflows: Sequence[Inflow], naive: ScheduledExchange, scope: SearchScope
+    ) -> ScheduledExchange:
         opened = build_open_preamble(inflows, len(naive.sites), self._sites)
         if naive.exchange is None or opened is None:
             return naive
         form = canonicalize(opened.program, count_max_pieces(inflows, opened))
         members = tuple(tuple(sorted(naive.sites[f] for f in group)) for group in opened.groups)
-        result = self._search(node, form, members)
+        result = self._search(node, form, members, scope)
         if result.actions is not None:
             placement = naive.sites if result.members == members else _assign_placement(opened.groups, result.members)
             scheduled = self._complete(inflows, opened, form, placement, result)
@@ -227,12 +230,12 @@ class SynthesizingScheduler:
             ScheduledExchange(placement, cut, exchange, firings) if exchange.completion_ms <= result.naive_ms else None
         )
 
-    def _search(self, node: str, form: CanonicalPreamble, members: Members) -> SearchResult:
+    def _search(self, node: str, form: CanonicalPreamble, members: Members, scope: SearchScope) -> SearchResult:
         """The fastest of the naive schedule, the best body for its placement, and the best for any placement."""
         best = self._once(SearchScope.NOTHING, form, members, lambda: self._find_bounds(node, form, members))
-        if self._scope is not SearchScope.NOTHING:
+        if scope is not SearchScope.NOTHING:
             best = self._once(SearchScope.BODY, form, members, lambda: self._search_body(node, form, members, best))
-        if self._scope is SearchScope.PLACEMENT:
+        if scope is SearchScope.PLACEMENT:
             best = self._once(SearchScope.PLACEMENT, form, members, lambda: self._search_placement(node, form, best))
         return best
 

@@ -7,8 +7,7 @@ from those of its outputs. The rule of each family of operators is written in op
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
-from types import MappingProxyType
+from collections.abc import Iterable, Sequence
 
 from einc.errors import MAX_FINDINGS, Diagnostic, ModelError, OperatorError, UsageError
 from einc.graph.builder import GraphBuilder
@@ -18,6 +17,7 @@ from einc.ops.scalar import ProgramBuilder
 from einc.training.repeated_nodes import compute_once
 from einc.training.rules import find_rule
 from einc.training.tape import NodeGradient, Tape
+from einc.training.tied_weights import copy_graph, merge_tied_weights
 from einc_runtime.plan.scalar_programs import ScalarInput
 from einc_runtime.text import did_you_mean
 
@@ -70,40 +70,6 @@ def add_gradients(builder: GraphBuilder, loss: str, wrt: Sequence[str], seed: st
         if name not in tape.gradients:
             raise UsageError(f"'{loss}' depends on '{name}' only through integers, comparisons or steps: no gradient")
     return {name: tape.gradients[name] for name in wrt}
-
-
-def merge_tied_weights(graph: Graph, wrt: Sequence[str] | None) -> tuple[Graph, Sequence[str] | None]:
-    """The graph in which weights that are one tensor of a file are one weight, whose gradient is that of all its uses;
-    and the names of `wrt` in it. Imported models have such weights twice, as in embeddings that are tied to logits."""
-    first: dict[tuple[object, ...], str] = {}
-    same: dict[str, str] = {}
-    for tensor in graph.tensors:
-        if tensor.kind is TensorKind.WEIGHT and tensor.stored is not None:
-            known = first.setdefault((tensor.stored, tensor.desc.dtype, tensor.desc.shape), tensor.name)
-            same.update({tensor.name: known} if known != tensor.name else {})
-    if not same:
-        return graph, wrt
-    builder = copy_graph(graph, same)
-    for name in graph.outputs:
-        builder.save(name)
-    return builder.build(), None if wrt is None else list(dict.fromkeys(same.get(name, name) for name in wrt))
-
-
-def copy_graph(graph: Graph, same: Mapping[str, str] = MappingProxyType({})) -> GraphBuilder:
-    """A builder with the tensors and nodes of a graph, and no outputs; weights that are the `same` as others are left
-    out, and these are read."""
-    builder = GraphBuilder(graph.name)
-    for tensor in graph.tensors:
-        if tensor.name not in same and tensor.kind is not TensorKind.VALUE:
-            builder.declare(tensor)
-    tape, table, read = Tape(builder, {}), graph.tensor_table(), dict[str, str]()
-    for node in graph.nodes:
-        for name in node.inputs:
-            if name in same and name not in read:
-                fitted = tape.fit(same[name], table[name].desc)  # its dimensions may have other names
-                read[name] = fitted if fitted == same[name] else builder.rename(fitted, f"{name}.tied")
-        builder.apply(node.operator, [read.get(name, name) for name in node.inputs], node.outputs, node.span)
-    return builder
 
 
 def choose_weights(graph: Graph, loss: str, wrt: Sequence[str] | None) -> list[str]:

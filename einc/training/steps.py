@@ -18,9 +18,10 @@ from einc.graph.builder import GraphBuilder
 from einc.graph.graph import Graph, GraphTensor, Node, TensorKind, verify_graph
 from einc.ops.equation import build_assignment
 from einc.training.control import NEXT, StepControl, cast
-from einc.training.gradients import add_gradients, choose_weights, copy_graph, merge_tied_weights
+from einc.training.gradients import add_gradients, choose_weights
 from einc.training.precision import mix_precision
 from einc.training.repeated_nodes import compute_once
+from einc.training.tied_weights import copy_graph, merge_tied_weights
 from einc_runtime.text import did_you_mean
 
 LEARNING_RATE, STEP = "learning_rate", "step"

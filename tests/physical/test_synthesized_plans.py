@@ -16,17 +16,20 @@ from einc.logical.optimize import optimize
 from einc.machines.load import load_machine
 from einc.machines.model import Machine, Resource
 from einc.options import CompileOptions
+from einc.physical.atoms import find_inflows
 from einc.physical.build import build, build_fast
 from einc.physical.program import DeviceProgram
 from einc.physical.records import emit
+from einc.physical.residency import CompleteBlock, Residency
 from einc.physical.synthesis import SynthesizingScheduler
 from einc.physical.verify import verify
 from einc_runtime.execution.cpu.executor import CpuExecutor
 from einc_runtime.execution.data.random_arrays import make_random_array
 from einc_runtime.execution.session import Session
 from einc_runtime.plan.codec import decode, encode
+from einc_runtime.plan.joint_aggregation import AggregationGroup
 from einc_runtime.plan.proof import prove, prove_data
-from einc_runtime.plan.schema import AggregateTask, KernelTask
+from einc_runtime.plan.schema import AggregateTask, Block, KernelTask, Region, Tensor
 from tests.support.device_programs import exchanges_of, program_of
 from tests.support.joint_aggregation_toys import SIGNATURES, toy_arrays, toy_graph, toy_kernels
 from tests.support.physical_interpreter import interpret
@@ -206,6 +209,16 @@ def test_repeated_exchanges_are_synthesized_once(monkeypatch: pytest.MonkeyPatch
     assert len({id(exchange.program) for exchange in exchanges}) == 1
     assert 1 <= len(calls) <= 4  # between layers and to the output, each again where the placement is open
     assert not exchanges[0].naive
+
+
+def test_sites_that_are_given_stay() -> None:
+    """Data lies on site 0, where reading it would be free: what writes over a state is where the state is."""
+    block = Block.whole((64, 64))
+    record = Tensor("x", ("i", "j"), (64, 64), "f32", "value")
+    residency = Residency(0, record, AggregationGroup.single("sum", 0, 2), {})
+    residency.add(CompleteBlock(0, Region(0, block), ()))
+    _, inflows = find_inflows({0: [(block,)]}, {0: residency})
+    assert SynthesizingScheduler(mesh(3), 3).bring("y", inflows, (1,)).sites == (1,)
 
 
 @pytest.mark.slow

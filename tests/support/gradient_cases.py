@@ -13,7 +13,7 @@ from einc.graph.builder import GraphBuilder
 from einc.graph.graph import Graph, TensorKind
 from einc.ops import registry
 from einc.ops.base import Operator
-from einc.training.gradients import copy_graph
+from einc.training.tied_weights import copy_graph
 from tests.support import aggregate_cases, index_cases, library_cases, operator_cases, recurrence_cases
 from tests.support.definition_oracle import Array, random_array
 from tests.support.graph_interpreter import interpret

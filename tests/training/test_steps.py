@@ -187,6 +187,21 @@ def test_weights_that_are_one_tensor_of_a_file_are_one() -> None:
     np.testing.assert_allclose(results["u.next"], moved, rtol=1e-5, atol=1e-6)
 
 
+@pytest.mark.parametrize("first", ["", "[0:3]"])
+def test_rows_of_a_tensor_that_others_share_are_one_weight(first: str) -> None:
+    """Its gradient is that of the whole and of rows of it under another shape."""
+    text = TEXT.replace("weight u : f32[w]", f'weight u : f32[w] from "a{first}"\ndim v = 2\ndim k = 1')
+    text = text.replace("weight b", 'weight u2 : f32[v, k] from "a[1:3]"\nweight b')
+    text = text.replace("+ b[] - t[n]", "+ sum[v, k](u2[v, k]) + b[] - t[n]")
+    graph, arrays = derive_training_step(build(text, "m.ein"), "loss", "sgd", ["u2", "b"]), draw()
+    (stored,) = [tensor.stored for tensor in graph.tensors if (tensor.stored or "").startswith("a")]
+    assert stored == f"a{first}"
+    results = interpret(graph, {**arrays, **{f"{name}.velocity": 0 * arrays[name] for name in ("u", "b")}})
+    error = 2 * (arrays["x"] @ arrays["u"] + arrays["u"][1:].sum() + arrays["b"] - arrays["t"]) / 5
+    moved = arrays["u"] - 0.1 * (arrays["x"].T @ error + error.sum() * np.array([0, 1, 1], "f4"))
+    np.testing.assert_allclose(results["u.next"], moved, rtol=1e-5, atol=1e-6)
+
+
 def test_what_cannot_be_asked_for() -> None:
     with pytest.raises(UsageError, match="there is no optimizer 'adam'"):
         derive_training_step(build(TEXT, "m.ein"), "loss", "adam")

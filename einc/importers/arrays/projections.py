@@ -165,7 +165,8 @@ def _write_as_read(program: ArrayProgram) -> None:
     add_views(program.statements, program.origins, views)
     used = set(program.output_names)
     for statement in program.statements:
-        if statement.names[0] not in views:
+        view = views.get(statement.names[0])
+        if view is None or view.source.name in views:  # a view that is no view of the product, but of its view
             used.update(statement.operands)
     by_source: dict[str, list[str]] = {}
     for name, view in views.items():

@@ -62,6 +62,26 @@ def test_parts_of_a_product_are_written_as_heads() -> None:
         np.testing.assert_allclose(results[f"y{part}"], -view_heads(expected[part]), atol=1e-5)
 
 
+def test_a_product_of_which_a_view_is_sliced_within_heads_is_divided_whole() -> None:
+    """As by rotary positions of pairs: no weight is read as a whole and by rows."""
+    program = ArrayProgram("pairs")
+    x = program.input("x", X.shape, ElementType.F32)
+    product = multiply_rows(program, x, program.weight("w", [2 * COLUMNS, WIDTH], ElementType.F32, "w"))
+    first, second = (slice_axis(program, product, 2, k * COLUMNS, (k + 1) * COLUMNS) for k in range(2))
+    pairs = reshape(program, first, [BATCH, TOKENS, HEADS, DEPTH // 2, 2])
+    program.output("y0", apply(program, "neg", slice_axis(program, pairs, 4, 1, 2)))
+    program.output("y1", apply(program, "neg", reshape(program, second, [BATCH, TOKENS, HEADS, DEPTH])))
+    order_products(program)
+    graph = build(program.text(), "pairs.ein")
+    weights = {t.stored: t for t in graph.tensors if t.kind.value == "weight"}
+    assert sorted(map(str, weights)) == ["w[0:8]", "w[8:16]"]
+    rows = {"w[0:8]": W[:COLUMNS], "w[8:16]": W[COLUMNS : 2 * COLUMNS]}
+    arrays = {weights[stored].name: part.reshape(weights[stored].desc.type.shape) for stored, part in rows.items()}
+    results = interpret(graph, {"x": X, **arrays})
+    expected = (X @ W[:COLUMNS].T).reshape(BATCH, TOKENS, HEADS, DEPTH // 2, 2)[..., 1:]
+    np.testing.assert_allclose(results["y0"], -expected, atol=1e-5)
+
+
 @pytest.mark.parametrize("turned", [False, True])
 def test_a_product_reads_heads_as_they_lie(turned: bool) -> None:
     """The last product of attention: heads are joined by views, and the bias is added before batches are divided."""
