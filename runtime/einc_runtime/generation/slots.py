@@ -13,9 +13,11 @@ import numpy as np
 from einc_runtime.errors import ArrayFault, PlanFault
 from einc_runtime.generation.blocks import SPARE, BlockPool, name_blocks
 from einc_runtime.plan.index_programs import read_index_program
+from einc_runtime.text import quote_names
 
 LIKELY_TOKEN, LIKELY_LOGIT = "likely_token", "likely_logit"
 """The outputs of plans that find the most likely token of each row of logits, with its logit."""
+_INPUTS = frozenset(("ids", "positions", "places", "blocks", "last"))
 _DIVIDED_RANK = 4
 """The dimensions of a cache whose blocks are gathered: before, blocks, tokens of each, behind."""
 
@@ -62,10 +64,11 @@ class DecodePlan:
         bundle = session.bundle
         shapes = {tensor.name: tensor.shape for tensor in bundle.tensors}
         operation = next((candidate for candidate in bundle.operations if candidate.family == "append"), None)
-        if not {"ids", "positions", "places", "blocks", "logits"} <= shapes.keys() or operation is None:
+        inputs = tuple(tensor.name for tensor in session.inputs)
+        if not {"ids", "places", "blocks", "logits"} <= shapes.keys() or operation is None or not {*inputs} <= _INPUTS:
             raise PlanFault(
-                f"{bundle.model} is no decode step over blocks: it lacks ids, positions, places, blocks, logits, or a "
-                "cache",
+                f"{bundle.model} is no decode step over blocks: it has the inputs {quote_names(inputs)}, where ids, "
+                "places and blocks have to be, positions and last may be, and logits are what it returns",
                 hint="einc compile MODEL.ein --step tokens=1x8,blocks=65x128 makes the plan of one",
             )
         slots, each = shapes["blocks"]
@@ -73,7 +76,6 @@ class DecodePlan:
             raise PlanFault(f"{bundle.model} has {shapes['ids'][0]} ids and {shapes['logits'][0]} logits of {slots}")
         size = _find_block_size(bundle)
         count = shapes[bundle.tensors[operation.inputs[0]].name][1] // size
-        inputs = tuple(tensor.name for tensor in session.inputs)
         finds_likely = {LIKELY_TOKEN, LIKELY_LOGIT} <= {tensor.name for tensor in session.outputs}
         return DecodePlan(session, slots, shapes["ids"][0] // slots, each * size, count, size, inputs, finds_likely)
 
@@ -112,7 +114,7 @@ class DecoderSlots:
             raise PlanFault(f"expected a plan that takes one token of each sequence, found {largest.length}")
         self._largest = largest
         self._steps = sorted((plan for plan in plans if plan.length == 1), key=lambda plan: plan.slots)
-        self._pieces = sorted((plan for plan in plans if plan.length > 1), key=lambda plan: (plan.length, -plan.slots))
+        self._pieces = sorted((plan for plan in plans if plan.length > 1), key=lambda plan: (plan.length, plan.slots))
         self._last: Session = step  # whose states are those of all sequences
         self._slots = [_HeldSequence() for _ in range(largest.slots)]
         self._pool = BlockPool(largest.blocks, largest.block_size)

@@ -90,17 +90,18 @@ def test_rows(dtype, norm, kept):
 ROPE = {"theta": 500.0, "scaling": "none"}
 
 
-def places(positions, count=4, kept=True, rows=20):
+def places(positions, count=4, kept=True, rows=20, turns=None):
     new, heads, width = normal(3, count, 10), 3, 10
     arrays = {
         "q": normal(5, count, 6), "rq": np.zeros((5, count, 6), "f4"), "k": new, "rk": np.zeros_like(new),
         "v": normal(3, count, width), "keys": normal(heads, rows, width), "values": normal(heads, rows, width),
-        "positions": np.array(positions),
+        "positions": np.array(positions), "turns": np.array(positions if turns is None else turns),
     }  # fmt: skip
+    turned = "positions" if turns is None else "turns"
     lens = {"cache_lens": [8, rows - 8], "new_lens": [1, count - 1], "in_place": True}
     parts = [
-        ("rope", ROPE, ["q", "positions"], ["rq"]),
-        ("rope", ROPE, ["k", "positions"], ["rk"]),
+        ("rope", ROPE, ["q", turned], ["rq"]),
+        ("rope", ROPE, ["k", turned], ["rk"]),
         ("append", lens, ["keys", "rk", "positions"], ["keys"]),
         ("append", lens, ["values", "v", "positions"], ["values"]),
     ]
@@ -114,6 +115,11 @@ def test_places(positions, kept):
     """Of equal places the last row counts; rotated keys go to the cache, and to a buffer of theirs if it is needed."""
     results = places(positions, kept=kept).agrees("places", 2e-6)
     assert results["rk"].any() == kept
+
+
+def test_rows_that_do_not_lie_at_their_positions():
+    """As in caches that lie in blocks."""
+    places([7, 0, 11, 3], turns=[2, 9, 4, 17], kept=False).agrees("places", 2e-6)
 
 
 @pytest.mark.parametrize("positions", [[8, 0, 1, 2], [0, -1, 1, 2], [0, 1, 2, 12]])

@@ -90,11 +90,17 @@ def _append(call: AppendCall, rotation: RopeCall | None) -> KernelLaunch:
     values = [f"v{n}" for n in range(len(fresh))]
     operands = [*fresh, positions]
     if rotation is not None:
+        turned = "position"
+        if _find_address(rotation.positions) != _find_address(call.positions):  # where rows lie in blocks
+            turns = PointerOperand.of("turns", rotation.positions)
+            operands.append(turns)
+            turned = "turn"
+            loads.append(f"turn = tl.load(turns + {token} * {turns.strides[0] if count > 1 else 0})")
         wave = "f64" if dtype_name(call.target) == "f64" else "f32"
         tables.append(("frequencies", Table.of(rotation.frequencies.astype(storage_dtype(wave))), wave))
         vector = PointerOperand("frequencies", wave, (0, 0, 1), 0)
         loads += [
-            f"angle = position.to({LANGUAGE[wave]}) * {tiles.load(vector)}",
+            f"angle = {turned}.to({LANGUAGE[wave]}) * {tiles.load(vector)}",
             "cos = tl.cos(angle)",
             "sin = tl.sin(angle)",
         ]
