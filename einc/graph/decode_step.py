@@ -26,9 +26,9 @@ from einc_runtime.text import did_you_mean
 
 POSITIONS_INPUT = "positions"
 """The input of a step that says where each new token stands in its own sequence."""
-PLACES_INPUT = "places"
+PLACES_INPUT = "cache_places"
 """That which says where a new token is written, in caches that lie in blocks: counted through all blocks."""
-BLOCKS_INPUT = "blocks"
+BLOCKS_INPUT = "cache_blocks"
 """That with the numbers of the blocks of each sequence."""
 
 

@@ -17,7 +17,7 @@ from einc_runtime.text import quote_names
 
 LIKELY_TOKEN, LIKELY_LOGIT = "likely_token", "likely_logit"
 """The outputs of plans that find the most likely token of each row of logits, with its logit."""
-_INPUTS = frozenset(("ids", "positions", "places", "blocks", "last"))
+_INPUTS = frozenset(("ids", "positions", "cache_places", "cache_blocks", "last"))
 _DIVIDED_RANK = 4
 """The dimensions of a cache whose blocks are gathered: before, blocks, tokens of each, behind."""
 
@@ -65,13 +65,17 @@ class DecodePlan:
         shapes = {tensor.name: tensor.shape for tensor in bundle.tensors}
         operation = next((candidate for candidate in bundle.operations if candidate.family == "append"), None)
         inputs = tuple(tensor.name for tensor in session.inputs)
-        if not {"ids", "places", "blocks", "logits"} <= shapes.keys() or operation is None or not {*inputs} <= _INPUTS:
+        if (
+            not {"ids", "cache_places", "cache_blocks", "logits"} <= shapes.keys()
+            or operation is None
+            or not {*inputs} <= _INPUTS
+        ):
             raise PlanFault(
                 f"{bundle.model} is no decode step over blocks: it has the inputs {quote_names(inputs)}, where ids, "
-                "places and blocks have to be, positions and last may be, and logits are what it returns",
+                "cache_places and cache_blocks have to be, positions and last may be, and logits are what it returns",
                 hint="einc compile MODEL.ein --step tokens=1x8,blocks=65x128 makes the plan of one",
             )
-        slots, each = shapes["blocks"]
+        slots, each = shapes["cache_blocks"]
         if shapes["ids"][0] % slots or shapes["logits"][0] not in (slots, shapes["ids"][0]):
             raise PlanFault(f"{bundle.model} has {shapes['ids'][0]} ids and {shapes['logits'][0]} logits of {slots}")
         size = _find_block_size(bundle)
@@ -267,7 +271,7 @@ class DecoderSlots:
         places = np.take_along_axis(table, nth, 1) * plan.block_size + offset
         last_rows = np.arange(plan.length - 1, ids.size, plan.length)
         inputs: dict[str, Array] = {"ids": ids.reshape(-1), "positions": positions.reshape(-1)}
-        inputs |= {"places": places.reshape(-1), "blocks": table, "last": last_rows}
+        inputs |= {"cache_places": places.reshape(-1), "cache_blocks": table, "last": last_rows}
         self._bring_states(plan.session)
         results = plan.session.run({name: inputs[name] for name in plan.inputs}, outputs)
         for slot, tokens in rows.items():
@@ -301,7 +305,7 @@ class DecoderSlots:
 
 def _find_block_size(bundle: Bundle) -> int:
     """The tokens of a block, from an operation that reads the table of blocks."""
-    table = next(number for number, tensor in enumerate(bundle.tensors) if tensor.name == "blocks")
+    table = next(number for number, tensor in enumerate(bundle.tensors) if tensor.name == "cache_blocks")
     for operation in bundle.operations:
         if table in operation.inputs and operation.family == "attention":
             lengths = operation.attributes["k_lens"]

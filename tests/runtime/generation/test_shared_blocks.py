@@ -9,11 +9,15 @@ from dataclasses import replace
 import numpy as np
 import pytest
 
+from einc_runtime.execution.cuda.executor import CudaExecutor
 from einc_runtime.execution.session import Session
 from einc_runtime.generation.blocks import SPARE, BlockPool, name_blocks
+from einc_runtime.generation.generator import Generator, share_buffers
 from einc_runtime.generation.sequence_batch import NewToken, SequenceBatch, SequenceRequest
 from einc_runtime.generation.slots import DecoderSlots
-from tests.support.generation_cases import DATA, make_sessions
+from tests.support.cuda_fake import FakeDriver
+from tests.support.generation_cases import DATA, PROMPTS, expected_tokens, make_sessions
+from tests.support.launch_cases import PartByPart
 
 NAME, PIECE, PLACES = "llama-scaled", 4, 20
 
@@ -71,8 +75,8 @@ def test_no_two_sequences_write_to_one_block() -> None:
 
 @pytest.fixture(scope="module")
 def sessions(tmp_path_factory: pytest.TempPathFactory) -> list[Session]:
-    """Three slots, steps of one sequence and of two, pieces of 4 tokens, and 10 blocks of 4."""
-    sizes = 3, PLACES, (2, PIECE), (1, 2), 2 * PLACES
+    """Three slots, steps of one sequence, pieces of 4 tokens, and 10 blocks of 4."""
+    sizes = 3, PLACES, (PIECE,), (1,), 2 * PLACES
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr("einc.generation.decoder_plans.BLOCK_TOKENS", PIECE)
         return make_sessions(DATA / NAME, tmp_path_factory.mktemp("plans"), sizes)
@@ -121,3 +125,23 @@ def test_sequences_share_what_others_still_use_and_wait_for_blocks(sessions: lis
     assert [batch.start(slot, other) for slot, other in enumerate(others)] == [True, True, False]
     batch.end(0)
     assert batch.start(2, others[2])
+
+
+def test_gpus_give_the_same_tokens(sessions: list[Session]) -> None:
+    """On the stand-in for the driver, with two prompts that share blocks of one memory."""
+    driver, common = FakeDriver(), share_buffers()
+    opened = []
+    for bundle in (session.bundle for session in sessions):
+        executor = CudaExecutor(bundle, common=common, driver=driver, kernels=PartByPart(driver))
+        opened.append(Session(bundle, executor=executor, common=common))
+        opened[-1].load_weights(str(DATA / NAME), only_missing=True)
+    prompts = [PROMPTS[0], PROMPTS[1], [*PROMPTS[0], 4]]
+    expected = Generator(sessions[0], sessions[1:]).generate(prompts, 4)
+    generator = Generator(opened[0], opened[1:])
+    assert generator.generate(prompts[:2], 4) == expected[:2]
+    assert generator.generate(prompts[2:], 4) == expected[2:]
+    assert generator.times.cached_tokens == PIECE
+    assert [one.tokens for one in expected[:2]] == [tokens[:4] for tokens in expected_tokens(NAME)]
+    for session in opened:
+        session.close()
+    assert driver.leaks() == {}
