@@ -11,7 +11,7 @@ from dataclasses import replace
 from typing import Any
 
 from einc_runtime.execution.cuda.driver import Driver
-from einc_runtime.kernels.base import Invocation, JointInvocation
+from einc_runtime.kernels.base import GatedInvocations, Invocation, JointInvocation
 from einc_runtime.kernels.gpu import Alternatives, GpuArray, GpuKernel, GpuTarget, Kernels, PeerFlags
 from einc_runtime.plan.launches import LaunchKind
 
@@ -119,16 +119,9 @@ class AliasedKernels:
         both = self._invocation(first), self._invocation(second)
         return self._kernels.prepare_batched_pair(*both, self._target(target))
 
-    def prepare_gated_pair(
-        self,
-        first: Invocation[GpuArray],
-        second: Invocation[GpuArray],
-        then: Invocation[GpuArray],
-        places: tuple[int, int],
-        target: GpuTarget,
-    ) -> GpuKernel | None:
-        one, other, last = (self._invocation(own) for own in (first, second, then))
-        return self._kernels.prepare_gated_pair(one, other, last, places, self._target(target))
+    def prepare_gated_pair(self, pair: GatedInvocations[GpuArray], target: GpuTarget) -> GpuKernel | None:
+        aliases = GatedInvocations(*map(self._invocation, pair.parts), pair.places)
+        return self._kernels.prepare_gated_pair(aliases, self._target(target))
 
     def prepare_launch(
         self,

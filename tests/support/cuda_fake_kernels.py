@@ -133,7 +133,7 @@ class NumpyKernels:
     def prepare_batched_pair(self, first, second, target):
         return None
 
-    def prepare_gated_pair(self, first, second, then, places, target):
+    def prepare_gated_pair(self, pair, target):
         return None
 
     def prepare_launch(self, kind, parts, kept, target, flags=None):

@@ -14,7 +14,7 @@ from einc_runtime.errors import KernelFault
 from einc_runtime.execution.cuda.executor import CudaExecutor
 from einc_runtime.execution.cuda.hip_driver import HipDriver, HipError, HipRuntime
 from einc_runtime.execution.cuda.precompile import list_sources
-from einc_runtime.kernels.base import Invocation
+from einc_runtime.kernels.base import GatedInvocations, Invocation
 from einc_runtime.kernels.cuda import kernel_cache
 from einc_runtime.kernels.cuda.kernels import open_hip_kernels
 from einc_runtime.kernels.cuda.triton_compile import compile_source, version
@@ -343,7 +343,7 @@ def test_two_products_with_stored_weights_and_their_map_compile(stored, architec
     pairs = zip(weights, middle, strict=True)
     parts = [Invocation("quantized_contract", product, [x, *weight], [result]) for weight, result in pairs]
     joined = {"program": "t0 = silu x0; t1 = mul t0 x1", "indices": "t n, t n -> t n"}
-    call = build_stored_gated(*parts, Invocation("map", joined, middle, [y]), (0, 1))
+    call = build_stored_gated(GatedInvocations(*parts, Invocation("map", joined, middle, [y]), (0, 1)))
     assert compile_source(call.source, architecture).code
 
 

@@ -92,13 +92,13 @@ class OwnProducts(InterpretedKernels):
         self.replaced += bool(tiles)
         return build_product(product, tiles[-1], 7) if tiles else product
 
-    def prepare_gated_pair(self, first, second, then, places, target):
-        pair = build_gated_pair(first, second, then, places)
-        if pair is None:
+    def prepare_gated_pair(self, pair, target):
+        gated = build_gated_pair(pair)
+        if gated is None:
             return None
         self.gated += 1
-        tile = list_tiles(pair.products, target.architecture)[-1]
-        call = build_gated_product(pair.products, pair.program, tile, 7)
+        tile = list_tiles(gated.products, target.architecture)[-1]
+        call = build_gated_product(gated.products, gated.program, tile, 7)
         return super().prepare(LaunchSequence((call,)), target)
 
 

@@ -176,6 +176,25 @@ class JointInvocation(Generic[View]):
         return JointInvocation(self.aggregation, reads, writes, self.dims, self.definition, self.repetitions)
 
 
+@dataclass(frozen=True, slots=True)
+class GatedInvocations(Generic[View]):
+    """Two products that do not depend on each other, and the map whose operands at `places` are their results."""
+
+    first: Invocation[View]
+    second: Invocation[View]
+    then: Invocation[View]
+    places: tuple[int, int]
+
+    @property
+    def parts(self) -> tuple[Invocation[View], Invocation[View], Invocation[View]]:
+        return self.first, self.second, self.then
+
+    @property
+    def names(self) -> tuple[str, str, str]:
+        """The names of the kernels."""
+        return self.first.name, self.second.name, self.then.name
+
+
 COMPOSED_KERNELS = frozenset({"index"})
 """Kernels that move elements and leave what is computed to another kernel, of which each runtime has a form."""
 

@@ -22,7 +22,7 @@ from dataclasses import dataclass
 from typing import Any, Protocol
 
 from einc_runtime.dtypes import ITEMSIZE
-from einc_runtime.kernels.base import Invocation, JointInvocation
+from einc_runtime.kernels.base import GatedInvocations, Invocation, JointInvocation
 from einc_runtime.plan.launches import LaunchKind
 
 WORKSPACE_ALIGNMENT = 256
@@ -249,16 +249,9 @@ class Kernels(Protocol):
     ) -> GpuKernel | None:
         """One kernel for two contractions that do not depend on each other; None where it would not be faster."""
 
-    def prepare_gated_pair(
-        self,
-        first: Invocation[GpuArray],
-        second: Invocation[GpuArray],
-        then: Invocation[GpuArray],
-        places: tuple[int, int],
-        target: GpuTarget,
-    ) -> GpuKernel | None:
-        """One kernel for two contractions and a map, whose operands at `places` are their results; None where there is
-        none, or no measurement has found it faster. Nobody else reads the results, so they need not be written."""
+    def prepare_gated_pair(self, pair: GatedInvocations[GpuArray], target: GpuTarget) -> GpuKernel | None:
+        """One kernel for two contractions and a map; None where there is none, or no measurement has found it faster.
+        Nobody else reads the results, so they need not be written."""
 
     def prepare_launch(
         self,

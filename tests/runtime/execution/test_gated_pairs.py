@@ -50,9 +50,10 @@ class Gated(Together):
         super().__init__(driver)
         self.gated = []
 
-    def prepare_gated_pair(self, first, second, then, places, target):
-        if build_gated_pair(first, second, then, places) is None:
+    def prepare_gated_pair(self, pair, target):
+        if build_gated_pair(pair) is None:
             return None
+        (first, second, then), places = pair.parts, pair.places
         self.gated.append(then)
         middles = [np.zeros(own.outputs[0].shape, "f4") for own in (first, second)]
         operands = [middles[places.index(n)] for n in range(2)]
@@ -151,17 +152,19 @@ def test_a_kernel_must_not_write_over_what_it_reads():
     asked = []
     prepare, kernels.prepare_gated_pair = kernels.prepare_gated_pair, lambda *given: asked.append(given)
     executor = CudaExecutor(bundle, [0], driver=driver, kernels=kernels)
-    ((first, second, then, places, target),) = asked
-    assert prepare(first, second, then, places, target) is not None
+    ((pair, target),) = asked
+    assert prepare(pair, target) is not None
+    first, second, then = pair.parts
     shared = first.inputs[0]
     assert shared == second.inputs[0]
     over = [replace(then.outputs[0], pointer=shared.pointer + 64)]
-    assert build_gated_pair(first, second, then.on(then.inputs, over), places) is None
+    assert build_gated_pair(replace(pair, then=then.on(then.inputs, over))) is None
     for change in ({"program": "t0 = silu x0; t1 = mul t0 x1" + "; t2 = copy t1" * 30}, {"indices": "t f, f t -> t f"}):
-        assert build_gated_pair(first, second, replace(then, attributes={**then.attributes, **change}), places) is None
+        changed = replace(then, attributes={**then.attributes, **change})
+        assert build_gated_pair(replace(pair, then=changed)) is None
     other = replace(second, inputs=[replace(shared, pointer=shared.pointer + 64), second.inputs[1]])
-    assert build_gated_pair(first, other, then, places) is None
-    assert build_gated_pair(first, first, then, places) is None
-    swapped = build_gated_pair(first, second, then, (1, 0))
-    assert swapped.products == build_gated_pair(first, second, then, (0, 1)).products[::-1]
+    assert build_gated_pair(replace(pair, second=other)) is None
+    assert build_gated_pair(replace(pair, second=first)) is None
+    swapped = build_gated_pair(replace(pair, places=(1, 0)))
+    assert swapped.products == build_gated_pair(replace(pair, places=(0, 1))).products[::-1]
     executor.close()

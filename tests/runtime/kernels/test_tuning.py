@@ -8,7 +8,7 @@ from dataclasses import replace
 import pytest
 
 from einc_runtime.errors import KernelFault, ReadFault
-from einc_runtime.kernels.base import Invocation
+from einc_runtime.kernels.base import GatedInvocations, Invocation
 from einc_runtime.kernels.cuda.kernels import CudaKernels
 from einc_runtime.kernels.cuda.own_products import OwnProducts
 from einc_runtime.kernels.cuda.triton_compile import KernelBinary
@@ -90,7 +90,7 @@ def test_files_of_others_are_refused_by_name(tmp_path, change):
     change(document)
     path = tmp_path / "t.json"
     path.write_text(json.dumps(document))
-    with pytest.raises(ReadFault, match=r"^no tuning of a plan: ") as caught:
+    with pytest.raises(ReadFault, match="no tuning of a plan: ") as caught:
         read_tunings(path)
     assert caught.value.where == str(path)
 
@@ -296,21 +296,22 @@ def invocations():
 def test_three_tasks_become_one_kernel_only_where_a_measurement_has_chosen_it():
     given = invocations()
     plain = kernels_of(Compiled())
-    assert plain.prepare_gated_pair(*given, (0, 1), H100) is None
+    assert plain.prepare_gated_pair(GatedInvocations(*given, (0, 1)), H100) is None
     ((name, device),) = plain._gated
     assert device == H100.device
     own = kernels_of(Compiled(), chosen(name, f"64x64x64 w4 s4, {COMPILER}"))
-    _, call, _ = own.prepare_gated_pair(*given, (0, 1), H100).bind(0, 0)(5)
+    _, call, _ = own.prepare_gated_pair(GatedInvocations(*given, (0, 1)), H100).bind(0, 0)(5)
     assert set(call.arguments) == {16 << 20, 19 << 20, 20 << 20, 21 << 20}
     assert "silu" in call.source.text
     for record in (b"", f"64x64x64 w4 s4, {COMPILER}x"):
-        assert kernels_of(Compiled(), chosen(name, record)).prepare_gated_pair(*given, (0, 1), H100) is None
+        usual = kernels_of(Compiled(), chosen(name, record))
+        assert usual.prepare_gated_pair(GatedInvocations(*given, (0, 1)), H100) is None
 
 
 def test_our_own_kernels_are_alternatives_behind_those_of_the_library():
     modules = Compiled()
     kernels, given = kernels_of(modules), invocations()
-    kernels.prepare_gated_pair(*given, (0, 1), H100)
+    kernels.prepare_gated_pair(GatedInvocations(*given, (0, 1)), H100)
     kernels.prepare_batched_pair(*given[:2], H100).bind(9 << 20, 0)
     before = len(modules.built)
     product, gated = kernels.list_alternatives(2)

@@ -11,7 +11,7 @@ from einc_runtime.execution.cuda.driver import Driver
 from einc_runtime.execution.cuda.lanes import Lanes
 from einc_runtime.execution.cuda.streams import StepKind, StreamStep
 from einc_runtime.execution.task_errors import locate_faults
-from einc_runtime.kernels.base import Invocation, JointInvocation
+from einc_runtime.kernels.base import GatedInvocations, Invocation, JointInvocation
 from einc_runtime.kernels.calls.map import write_aggregation
 from einc_runtime.kernels.copies_2d import count_2d_copies, list_2d_copies
 from einc_runtime.kernels.gpu import Description, GpuArray, GpuKernel, GpuTarget, Kernels, Launch, PeerFlags
@@ -87,7 +87,8 @@ class StepKernels:
     def prepare_gated(self, first: int, gated: GatedTasks) -> GpuKernel | None:
         """A kernel for two contractions and the map of their results, if there is one."""
         left, right, then = self._invocations(first, gated.second, gated.then)
-        return self.kernels.prepare_gated_pair(left, right, then, gated.places, self._target_of(first))
+        pair = GatedInvocations(left, right, then, gated.places)
+        return self.kernels.prepare_gated_pair(pair, self._target_of(first))
 
     def prepare_launch(self, launch: JointLaunch) -> GpuKernel | None:
         """A kernel for all tasks of a launch, if there is one. Sums that switches can make are none of them."""

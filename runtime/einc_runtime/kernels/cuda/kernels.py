@@ -13,7 +13,7 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
-from einc_runtime.kernels.base import Invocation
+from einc_runtime.kernels.base import GatedInvocations, Invocation
 from einc_runtime.kernels.cuda import cublaslt, kernel_cache
 from einc_runtime.kernels.cuda.cublas import WORKSPACE, Cublas, CublasError, ProductLibrary
 from einc_runtime.kernels.cuda.cublaslt import Algorithm, EpilogueLibrary
@@ -48,8 +48,6 @@ from einc_runtime.kernels.triton.launches import KernelLaunch, LaunchSequence, L
 from einc_runtime.kernels.triton.product import build_product, list_tiles
 
 _UNKNOWN_ALGORITHM = "some algorithms of the plan's tuning cannot be used here: tune it again with `einc tune`"
-
-Contractions = tuple[Invocation[GpuArray], Invocation[GpuArray]]
 
 
 def open_kernels(folders: Sequence[Path] = (), tunings: Sequence[Tuning] = ()) -> Kernels:
@@ -87,7 +85,7 @@ class CudaKernels(TritonKernels):
         self._tunings = tuple(tunings)
         self._own_kernels = OwnProducts(self._modules)
         self._bound: dict[tuple[str, int], tuple[Gemm, int, GpuTarget]] = {}  # one of each kind, and its workspace
-        self._gated: dict[tuple[str, int], tuple[GatedPair, Contractions, Invocation[GpuArray], GpuTarget]] = {}
+        self._gated: dict[tuple[str, int], tuple[GatedPair, GatedInvocations[GpuArray], GpuTarget]] = {}
         self._notes: list[str] = []
         self._cublas = ""
         self._libraries = AttentionLibraries()
@@ -186,7 +184,8 @@ class CudaKernels(TritonKernels):
 
     def _iterate_gated(self, library: EpilogueLibrary) -> Iterator[Alternatives]:
         """Two products and the map of both: the kernels that they are without tuning, and ours."""
-        for (name, device), (pair, contractions, then, target) in self._gated.items():
+        for (name, device), (pair, invocations, target) in self._gated.items():
+            contractions = invocations.first, invocations.second
             self._modules.driver.use(device)
             workspace = next(
                 (memory for (_, bound_device), (_, memory, _) in self._bound.items() if bound_device == device), None
@@ -199,7 +198,7 @@ class CudaKernels(TritonKernels):
                 if both is not None
                 else [self.prepare_kernel(contraction, target) for contraction in contractions]
             )
-            kernels.append(self.prepare_kernel(then, target))
+            kernels.append(self.prepare_kernel(invocations.then, target))
             candidates = list(self._own_kernels.candidates(pair.products, pair.program, workspace, target))
             if candidates and all(kernel.workspace <= WORKSPACE for kernel in kernels):
                 usual = _run_in_order([kernel.bind(workspace, 0) for kernel in kernels])
@@ -215,25 +214,18 @@ class CudaKernels(TritonKernels):
                     tuple((candidate.source, target.architecture) for candidate in candidates),
                 )
 
-    def prepare_gated_pair(
-        self,
-        first: Invocation[GpuArray],
-        second: Invocation[GpuArray],
-        then: Invocation[GpuArray],
-        places: tuple[int, int],
-        target: GpuTarget,
-    ) -> GpuKernel | None:
-        if first.name != "contract" or second.name != "contract" or then.name != "map":
-            return super().prepare_gated_pair(first, second, then, places, target)
-        pair = build_gated_pair(first, second, then, places)
-        if pair is None:
+    def prepare_gated_pair(self, pair: GatedInvocations[GpuArray], target: GpuTarget) -> GpuKernel | None:
+        if pair.names != ("contract", "contract", "map"):
+            return super().prepare_gated_pair(pair, target)
+        products = build_gated_pair(pair)
+        if products is None:
             return None
-        name = name_gated_pair(pair)
-        self._gated.setdefault((name, target.device), (pair, (first, second), then, target))
+        name = name_gated_pair(products)
+        self._gated.setdefault((name, target.device), (products, pair, target))
         record = self._find_choice(name, target)
         if not isinstance(record, str):
-            return super().prepare_gated_pair(first, second, then, places, target)
-        call = self._own_kernels.find(record, pair.products, pair.program, target)
+            return super().prepare_gated_pair(pair, target)
+        call = self._own_kernels.find(record, products.products, products.program, target)
         self._note_unknown(call is None)
         return None if call is None else self.prepare(LaunchSequence((call,)), target)
 
@@ -351,7 +343,7 @@ def _find_result(product: Gemm) -> ResultBytes:
     return ResultBytes(p.c, (p.batch - 1) * p.stride_c + (p.n - 1) * p.ldc + p.m, p.result)
 
 
-def _name_parts(contractions: Contractions, target: GpuTarget) -> Iterator[str]:
+def _name_parts(contractions: tuple[Invocation[GpuArray], Invocation[GpuArray]], target: GpuTarget) -> Iterator[str]:
     """The products that two contractions are without tuning."""
     batch = build_batched_pair(*contractions, target.multiprocessors)
     for sequence in [batch] if batch is not None else map(build_contraction, contractions):

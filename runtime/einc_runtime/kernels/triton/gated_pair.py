@@ -7,10 +7,9 @@ runs only where a measurement has chosen it. The products are not rounded before
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from dataclasses import dataclass, replace
 
-from einc_runtime.kernels.base import Invocation
+from einc_runtime.kernels.base import GatedInvocations
 from einc_runtime.kernels.gpu import GpuArray
 from einc_runtime.kernels.triton.contract import build_contract
 from einc_runtime.kernels.triton.epilogue import overlaps, read_ranges
@@ -29,15 +28,15 @@ class GatedPair:
     program: str
 
 
-def build_gated_pair(
-    first: Invocation[GpuArray], second: Invocation[GpuArray], then: Invocation[GpuArray], places: Sequence[int]
-) -> GatedPair | None:
-    """The products of two contractions, whose results are the operands of a map at `places`, with its program.
+def build_gated_pair(pair: GatedInvocations[GpuArray]) -> GatedPair | None:
+    """The products of two contractions, with the program of the map of their results.
 
     None where they do not fit: where they are no single products of one form that share an operand, where the map
     permutes, or where it writes over what the products read; and in reproducible plans, whose products have a kernel of
     their own. Raises PlanFault for other kernels.
     """
+    first, second, then = pair.parts
+    places = pair.places
     if first.is_reproducible or second.is_reproducible:
         return None
     then.allow("program", "indices")

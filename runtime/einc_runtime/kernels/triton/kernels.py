@@ -12,7 +12,7 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 
 from einc_runtime.dtypes import Array
-from einc_runtime.kernels.base import Invocation, JointInvocation
+from einc_runtime.kernels.base import GatedInvocations, Invocation, JointInvocation
 from einc_runtime.kernels.gpu import WORKSPACE_ALIGNMENT, Alternatives, GpuArray, GpuKernel, GpuTarget, PeerFlags
 from einc_runtime.kernels.triton import builders
 from einc_runtime.kernels.triton.batched_pair import build_batched_pair
@@ -60,32 +60,22 @@ class TritonKernels(ABC):
         sequence = build_batched_pair(first, second, target.multiprocessors)
         return None if sequence is None else self.prepare(sequence, target)
 
-    def prepare_gated_pair(
-        self,
-        first: Invocation[GpuArray],
-        second: Invocation[GpuArray],
-        then: Invocation[GpuArray],
-        places: tuple[int, int],
-        target: GpuTarget,
-    ) -> GpuKernel | None:
+    def prepare_gated_pair(self, pair: GatedInvocations[GpuArray], target: GpuTarget) -> GpuKernel | None:
         """Our own kernel for products of few rows, which read their matrices and do little else."""
-        if (first.name, second.name, then.name) == ("quantized_contract", "quantized_contract", "map"):
-            return self._prepare_stored_gated([first, second, then], places, target)
-        if first.name != "contract" or second.name != "contract" or then.name != "map":
-            return None
-        pair = build_gated_pair(first, second, then, places)
-        call = None if pair is None else build_few_gated(pair, target.architecture)
+        if pair.names == ("quantized_contract", "quantized_contract", "map"):
+            return self._prepare_stored_gated(pair, target)
+        products = build_gated_pair(pair) if pair.names == ("contract", "contract", "map") else None
+        call = None if products is None else build_few_gated(products, target.architecture)
         return None if call is None else self.prepare(LaunchSequence((call,)), target)
 
-    def _prepare_stored_gated(
-        self, parts: list[Invocation[GpuArray]], places: tuple[int, int], target: GpuTarget
-    ) -> GpuKernel | None:
-        read = [array for part in parts[:2] for array in part.inputs]
-        if any(part.is_reproducible for part in parts) or any(overlap(parts[2].output, array) for array in read):
+    def _prepare_stored_gated(self, pair: GatedInvocations[GpuArray], target: GpuTarget) -> GpuKernel | None:
+        read = [*pair.first.inputs, *pair.second.inputs]
+        if any(part.is_reproducible for part in pair.parts) or any(overlap(pair.then.output, array) for array in read):
             return None
-        layouts = [part.on(list(map(as_layout, part.inputs)), list(map(as_layout, part.outputs))) for part in parts]
-        first, second, then = layouts
-        call = build_stored_gated(first, second, then, places)
+        first, second, then = (
+            part.on(list(map(as_layout, part.inputs)), list(map(as_layout, part.outputs))) for part in pair.parts
+        )
+        call = build_stored_gated(GatedInvocations(first, second, then, pair.places))
         return None if call is None else self.prepare(LaunchSequence((call,)), target)
 
     def prepare_launch(

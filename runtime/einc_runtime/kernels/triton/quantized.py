@@ -11,7 +11,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import replace
 
 from einc_runtime.dtypes import Array, DType, compute_type, storage_dtype
-from einc_runtime.kernels.base import Invocation, address, dtype_name
+from einc_runtime.kernels.base import GatedInvocations, Invocation, address, dtype_name
 from einc_runtime.kernels.calls.quantized import DequantizeCall, QuantizedContractCall, QuantizedWeight
 from einc_runtime.kernels.indices import NamedArray
 from einc_runtime.kernels.matrices import are_mergeable, view_as_matrices
@@ -99,12 +99,12 @@ def build_stored_rows(invocation: Invocation[Array]) -> KernelLaunch | None:
     return _build_direct(QuantizedContractCall.parse(invocation))
 
 
-def build_stored_gated(
-    first: Invocation[Array], second: Invocation[Array], then: Invocation[Array], places: Sequence[int]
-) -> KernelLaunch | None:
-    """The launch of two products of few rows that share the tensor, and of the map whose operands at `places` are their
-    results; None where the weights are not stored alike, or the map permutes. Products are not rounded before the map.
-    Raises PlanFault for other kernels."""
+def build_stored_gated(pair: GatedInvocations[Array]) -> KernelLaunch | None:
+    """The launch of two products of few rows that share the tensor, and of the map of their results; None where the
+    weights are not stored alike, or the map permutes. Products are not rounded before the map. Raises PlanFault for
+    other kernels."""
+    first, second, then = pair.parts
+    places = pair.places
     then.allow("program", "indices")
     program, equation = (then.attribute(name, str) for name in ("program", "indices"))
     names = parse_index_equation(equation)
