@@ -112,6 +112,18 @@ def _find_layers(graph: Graph, least: int) -> tuple[int, int, int] | None:
     return best
 
 
+def find_longest_repetition(numbers: Sequence[int]) -> tuple[int, int, int]:
+    """Of all runs of equal parts the one with most numbers: its start, the length of a part, and how many there are.
+    Of equal ones, that with the shortest parts; where nothing repeats, one part with all numbers."""
+    kinds, best = np.array(numbers), (0, max(1, len(numbers)), 1)
+    for length in range(1, len(kinds) // 2 + 1):
+        start, stop = _find_longest_run(kinds[length:] == kinds[:-length])
+        count = (stop - start) // length + 1
+        if count > 1 and (best[2] == 1 or length * count > best[1] * best[2]):
+            best = start, length, count
+    return best
+
+
 def _find_longest_run(same: Sequence[bool]) -> tuple[int, int]:
     """The first longest stretch of true values."""
     edges = np.flatnonzero(np.diff(np.concatenate(([0], np.asarray(same, dtype=np.int8), [0]))))

@@ -20,24 +20,24 @@ faster than a known one are left out: the bound is then the least of both, as a 
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+import itertools
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
 
-from einc.exchange.network import Network, make_mask
 from einc.graph.graph import Graph, Node
+from einc.graph.layers import find_longest_repetition
 from einc.logical.candidates import enumerate_flexible_candidates
 from einc.logical.plan import Candidate
-from einc.machines.model import MS_PER_US, Machine
+from einc.machines.model import Machine
 from einc.ops.base import Operator
 from einc.predict.costs import describe_operator
 from einc.predict.launches import compute_least_ms, find_joining
-from einc.predict.peer_sums import find_least_latency_ms
+from einc.search.arrivals import Arrivals
 from einc.search.tables import list_shapes
 
-Flags = np.ndarray[Any, np.dtype[np.bool_]]
 Ints = np.ndarray[Any, np.dtype[np.int64]]
 Floats = np.ndarray[Any, np.dtype[np.float64]]
 
@@ -50,9 +50,11 @@ MAX_PATHS = 8
 MAX_BOUNDED_SITES = 128
 """On more sites there is no bound: kernels of all candidates would take long to time."""
 
-MAX_COMPARED_PAIRS = 20_000_000
-"""Pairs of function specifications of two neighbours that are compared, candidate by candidate: some seconds. With
-more, nothing has to arrive: the bound is lower, and holds."""
+ROUNDING = 1e-12
+"""What equal layers add to the times of a path differs by this part of them at most: sums of floats are rounded."""
+
+Ports = tuple[tuple[int, int, int], ...]
+"""What a node reads of the one before it: outputs of that one, inputs of the node, and the bytes of an element."""
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -64,20 +66,23 @@ class _TimedOffer:
     longest: Floats
     work: Floats
 
-    def keep(self, chosen: Flags) -> _TimedOffer:
-        """Those candidates alone."""
-        positions = np.flatnonzero(chosen)
-        few = tuple(self.candidates[p] for p in positions.tolist())
-        return _TimedOffer(few, self.shortest[positions], self.longest[positions], self.work[positions])
 
+@dataclass(frozen=True, slots=True)
+class _Path:
+    """Nodes that read each other in turn, each with the ports by which it reads the one before it.
 
-@dataclass(frozen=True, slots=True, eq=False)
-class _PortBlocks:
-    """Distinct blocks, (n, rank) each, and which of them are put out in partial copies."""
+    Steps `first` to `first + length * (count - 1)` lead between equal operators as those `length` steps later do.
+    """
 
-    lower: Ints
-    upper: Ints
-    partial: Flags
+    nodes: tuple[int, ...]
+    ports: tuple[Ports, ...]
+    first: int
+    length: int
+    count: int
+
+    @property
+    def end(self) -> int:
+        return self.first + self.length * self.count
 
 
 def bound_plans(graph: Graph, machine: Machine, sites: int, known_ms: float) -> float | None:
@@ -103,21 +108,15 @@ class _Bound:
 
     def __init__(self, graph: Graph, machine: Machine, sites: int, known_ms: float) -> None:
         self._graph, self._machine, self._sites, self._known_ms = graph, machine, sites, known_ms
-        network = Network(machine.restrict(tuple(range(sites))), None)
-        alone = [network.entering(make_mask((site,)))[0] for site in network.sites]
-        self._rate = max(alone, default=0.0) or np.inf
-        self._least_latency_ms = find_least_latency_ms(machine)
+        self._arrivals = Arrivals(machine, sites)
         self._offers: dict[tuple[Operator, bool], _TimedOffer] = {}
         self._joining = find_joining(graph, machine)
         self._itemsizes = {tensor.name: tensor.desc.dtype.itemsize for tensor in graph.tensors}
         self._reads: dict[tuple[Operator, int], bool] = {}
-        self._names: dict[tuple[int, int, str], bytes] = {}
-        self._blocks: dict[bytes, _PortBlocks] = {}
-        self._measured: dict[tuple[bytes, int], dict[bytes, float]] = {}
 
     def find(self) -> float:
         every = [self._offer(node) for node in self._graph.nodes]
-        paths = self._find_paths([float(offer.shortest.min()) for offer in every])
+        paths = [self._describe(path, every) for path in self._find_paths(every)]
         slowest = max(float(offer.longest.min()) for offer in every)
         bounds = [self._weigh(weight, path, every) for path in paths for weight in WEIGHTS]
         return min(self._known_ms, max(slowest, *bounds))
@@ -125,35 +124,43 @@ class _Bound:
     def bound_kernels(self) -> float:
         """All kernels, shared evenly, or those of a path, one after the other."""
         every = [self._offer(node) for node in self._graph.nodes]
-        shortest = [float(offer.shortest.min()) for offer in every]
-        on_path = (sum(shortest[n] for n in path) for path in self._find_paths(shortest))
+        on_path = (sum(float(every[n].shortest.min()) for n in path) for path in self._find_paths(every))
         return max(sum(float(offer.work.min()) for offer in every), *on_path)
 
-    def _weigh(self, weight: float, path: Sequence[int], every: Sequence[_TimedOffer]) -> float:
+    def _describe(self, nodes: tuple[int, ...], every: Sequence[_TimedOffer]) -> _Path:
+        """The path with the equal layers that it leads through, which `_weigh` need not look at one by one."""
+        ports = ((), *(self._list_ports(before, n) for before, n in itertools.pairwise(nodes)))
+        numbers: dict[object, int] = {}
+        keys = [
+            (id(every[a]), id(every[b]), read)
+            for (a, b), read in zip(itertools.pairwise(nodes), ports[1:], strict=True)
+        ]
+        first, length, count = find_longest_repetition([numbers.setdefault(key, len(numbers)) for key in keys])
+        return _Path(nodes, ports, first + 1, length, count)
+
+    def _weigh(self, weight: float, path: _Path, every: Sequence[_TimedOffer]) -> float:
         """The least mean of the path, with this weight, and of the work of all operators."""
-        off_path = dict.fromkeys(range(len(every)))
-        for n in path:
-            del off_path[n]
-        off_path_ms = (1 - weight) * sum(float(every[n].work.min()) for n in off_path)
-        costs = {id(every[n]): (1 - weight) * every[n].work + weight * every[n].shortest for n in path}
-        slack = self._known_ms - off_path_ms - sum(float(costs[id(every[n])].min()) for n in path)
-        kept = {id(every[n]): every[n].keep(costs[id(every[n])] - costs[id(every[n])].min() <= slack) for n in path}
-        compared: dict[tuple[object, ...], Floats] = {}
-        least: Floats = np.zeros(1)
-        before = -1
-        for n in path:
-            offer = kept[id(every[n])]
-            if not offer.candidates:
-                return self._known_ms  # any plan whose mean is less is known to take no less
-            cost = (1 - weight) * offer.work + weight * offer.shortest
-            if before >= 0:
-                producer, ports = kept[id(every[before])], self._list_ports(before, n)
-                key = id(producer), id(offer), ports
-                if key not in compared:
-                    compared[key] = self._compare(producer, offer, ports)
-                cost = cost + (least[:, None] + weight * compared[key]).min(axis=0)
-            least, before = cost, n
-        return off_path_ms + float(least.min())
+        on_path = set(path.nodes)
+        off_path_ms = (1 - weight) * sum(float(offer.work.min()) for n, offer in enumerate(every) if n not in on_path)
+        offers = {id(every[n]): every[n] for n in path.nodes}
+        costs = {key: (1 - weight) * offer.work + weight * offer.shortest for key, offer in offers.items()}
+        least = {key: float(cost.min()) for key, cost in costs.items()}
+        slack = self._known_ms - off_path_ms - sum(least[id(every[n])] for n in path.nodes)
+        if slack < 0:
+            return self._known_ms  # any plan whose mean is less is known to take no less
+        kept = {key: np.flatnonzero(cost - least[key] <= slack) for key, cost in costs.items()}
+        compared: dict[object, Floats] = {}
+
+        def step(times: Floats, i: int) -> Floats:
+            before, key, ports = id(every[path.nodes[i - 1]]), id(every[path.nodes[i]]), path.ports[i]
+            if (before, key, ports) not in compared:
+                makers, readers = ((offers[side].candidates, kept[side]) for side in (before, key))
+                compared[before, key, ports] = weight * self._arrivals.compare(makers, readers, ports)
+            reached: Floats = (times[:, None] + compared[before, key, ports]).min(axis=0)
+            return costs[key][kept[key]] + reached
+
+        first = id(every[path.nodes[0]])
+        return off_path_ms + float(_walk(path, costs[first][kept[first]], step).min())
 
     def _offer(self, node: Node) -> _TimedOffer:
         key = node.operator, node.name in self._joining
@@ -188,12 +195,13 @@ class _Bound:
         chained, works = zip(*times, strict=True)
         return min(chained), max(chained), sum(works) * candidate.replicas
 
-    def _find_paths(self, weights: Sequence[float]) -> list[tuple[int, ...]]:
-        """The longest path through every node by these weights, the longest first, at most MAX_PATHS.
+    def _find_paths(self, every: Sequence[_TimedOffer]) -> list[tuple[int, ...]]:
+        """The longest path through every node by shortest kernels, the longest first, at most MAX_PATHS.
 
         They follow reads that no function specification does without. Which of them has exchanges that no cut avoids is
         not known before.
         """
+        weights = [float(offer.shortest.min()) for offer in every]
         nodes, position, producers = self._graph.nodes, self._graph.positions, self._graph.producers()
         sources: list[list[int]] = [
             sorted(
@@ -238,61 +246,28 @@ class _Bound:
             )
         return self._reads[key]
 
-    def _list_ports(self, before: int, n: int) -> tuple[tuple[int, int, int], ...]:
-        """What a node reads of another one: the output, the input, and the bytes of an element."""
+    def _list_ports(self, before: int, n: int) -> Ports:
+        """What a node reads of another one."""
         producer, read = self._graph.nodes[before].outputs, self._graph.nodes[n].inputs
         return tuple(
             (producer.index(name), k, self._itemsizes[name]) for k, name in enumerate(read) if name in producer
         )
 
-    def _compare(self, producer: _TimedOffer, read: _TimedOffer, ports: Sequence[tuple[int, int, int]]) -> Floats:
-        """Ms until the first function specification has what it reads: (candidates of one node, of the next)."""
-        arrivals: Floats = np.zeros((len(producer.candidates), len(read.candidates)))
-        for j, k, itemsize in ports:
-            makers = [self._describe_blocks(c, j, "made") for c in producer.candidates]
-            readers = [self._describe_blocks(c, k, "read") for c in read.candidates]
-            rows, columns = (
-                {key: number for number, key in enumerate(dict.fromkeys(some))} for some in (makers, readers)
-            )
-            sizes = [sum(len(self._blocks[key].lower) for key in some) for some in (rows, columns)]
-            if sizes[0] * sizes[1] > MAX_COMPARED_PAIRS:
+
+def _walk(path: _Path, times: Floats, step: Callable[[Floats, int], Floats]) -> Floats:
+    """The least times at the end of a path, from those at its first node; `step` leads to the next one.
+
+    Once a layer adds the same to all of them, so does every layer that follows and equals it.
+    """
+    i, before = 1, None
+    while i < len(path.nodes):
+        if path.first <= i < path.end and (i - path.first) % path.length == 0:
+            if before is not None and np.ptp(added := times - before) <= ROUNDING * float(times.max()):
+                layers = (path.end - i) // path.length
+                times = times + layers * float(added.min())
+                i, before = i + layers * path.length, None
                 continue
-            table = np.array([self._measure_row(maker, columns, itemsize) for maker in rows])
-            places = np.ix_([rows[key] for key in makers], [columns[key] for key in readers])
-            np.maximum(arrivals, table[places], out=arrivals)
-        return arrivals
-
-    def _describe_blocks(self, candidate: Candidate, port: int, side: str) -> bytes:
-        """The name of the distinct blocks of a candidate at a port."""
-        key = id(candidate), port, side
-        if key not in self._names:
-            functions = candidate.spec.functions
-            blocks = [(f.inputs if side == "read" else f.outputs)[port] for f in functions]
-            rows = np.array([[*block.lower, *block.upper] for block in blocks], np.int64).reshape(len(blocks), -1)
-            distinct, copies = np.unique(rows, axis=0, return_counts=True)
-            rank = distinct.shape[1] // 2
-            partial = (copies > 1) & (side == "made")
-            name = distinct.tobytes() + partial.tobytes() + bytes([rank])
-            self._names[key] = name
-            self._blocks[name] = _PortBlocks(distinct[:, :rank], distinct[:, rank:], partial)
-        return self._names[key]
-
-    def _measure_row(self, maker: bytes, readers: Iterable[bytes], itemsize: int) -> list[float]:
-        """What `_measure` says of every reader; the same pairs are asked for with every weight of every path."""
-        known = self._measured.setdefault((maker, itemsize), {})
-        for reader in readers:
-            if reader not in known:
-                known[reader] = self._measure(maker, reader, itemsize)
-        return [known[reader] for reader in readers]
-
-    def _measure(self, maker: bytes, reader: bytes, itemsize: int) -> float:
-        """Ms after which all that one function specification reads can be at its site: the least of all of them."""
-        producer, read = self._blocks[maker], self._blocks[reader]
-        common = np.ones((len(read.lower), len(producer.lower)), np.int64)  # elements of (blocks read, blocks made)
-        for d in range(read.lower.shape[1]):  # in pairs of vectors, which is several times as fast as all at once
-            upper = np.minimum(producer.upper[:, d], read.upper[:, d, None])
-            common *= np.maximum(0, upper - np.maximum(producer.lower[:, d], read.lower[:, d, None]))
-        nearby = np.where(producer.partial[None], 0, common).max(axis=1)
-        entering = int((common.sum(axis=1) - nearby).min()) * itemsize
-        latency = self._least_latency_ms if producer.partial.any() else self._machine.transfer_latency_us * MS_PER_US
-        return latency + entering / self._rate if entering else 0.0
+            before = times
+        times = step(times, i)
+        i += 1
+    return times

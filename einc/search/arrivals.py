@@ -1,0 +1,161 @@
+"""When the first function specification of an operator can have what it reads of another one, at the earliest."""
+
+from __future__ import annotations
+
+import functools
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
+from typing import Any, Literal
+
+import numpy as np
+
+from einc.core.tensor import TensorType
+from einc.exchange.network import Network, make_mask
+from einc.logical.plan import Candidate
+from einc.machines.model import MS_PER_US, Machine
+from einc.predict.peer_sums import find_least_latency_ms
+
+Flags = np.ndarray[Any, np.dtype[np.bool_]]
+Ints = np.ndarray[Any, np.dtype[np.int64]]
+Floats = np.ndarray[Any, np.dtype[np.float64]]
+
+MAX_COMPARED_PAIRS = 20_000_000
+"""Pairs of function specifications of two neighbours that are compared, candidate by candidate: some seconds. With
+more, nothing has to arrive: the bound is lower, and holds."""
+
+Side = Literal["made", "read"]
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class _PortBlocks:
+    """Distinct blocks, (n, rank) each, and which of them are put out in partial copies. `axes` are the intervals of
+    every dimension, (number, 2) each, where the blocks are all of their products; else it is None."""
+
+    lower: Ints
+    upper: Ints
+    partial: Flags
+    axes: tuple[Ints, ...] | None
+
+
+class Arrivals:
+    """What is known of the blocks of candidates, and of pairs of them; `sites` sites of a machine take part."""
+
+    def __init__(self, machine: Machine, sites: int) -> None:
+        network = Network(machine.restrict(tuple(range(sites))), None)
+        alone = [network.entering(make_mask((site,)))[0] for site in network.sites]
+        self._rate = max(alone, default=0.0) or np.inf
+        self._latency_ms = machine.transfer_latency_us * MS_PER_US
+        self._least_latency_ms = find_least_latency_ms(machine)
+        self._classes: dict[tuple[int, int, Side], tuple[list[bytes], Ints]] = {}
+        self._kept: list[Sequence[Candidate]] = []  # so that no other ones get the identity of these
+        self._blocks: dict[bytes, _PortBlocks] = {}
+        self._measured: dict[tuple[bytes, bytes, int], float] = {}
+        self._tables: dict[tuple[int, ...], Floats] = {}
+        self._axes: dict[bytes, Ints] = {}
+        self._overlaps: dict[tuple[int, int], tuple[Ints, Ints]] = {}
+
+    def compare(
+        self,
+        makers: tuple[Sequence[Candidate], Ints],
+        readers: tuple[Sequence[Candidate], Ints],
+        ports: Iterable[tuple[int, int, int]],
+    ) -> Floats:
+        """Milliseconds for some candidates of the operator that makes something, and some of the one that reads it:
+        (those, these). Each side is all candidates, and the positions of some; `ports` are outputs of the one, inputs
+        of the other, and the bytes of an element."""
+        arrivals: Floats = np.zeros((len(makers[1]), len(readers[1])))
+        for j, k, itemsize in ports:
+            made, made_classes = self._classify(makers[0], j, "made")
+            read, read_classes = self._classify(readers[0], k, "read")
+            rows, columns = made_classes[makers[1]], read_classes[readers[1]]
+            some_made, some_read = np.unique(rows), np.unique(columns)
+            sizes = [
+                sum(len(self._blocks[names[n]].lower) for n in numbers.tolist())
+                for names, numbers in ((made, some_made), (read, some_read))
+            ]
+            if sizes[0] * sizes[1] > MAX_COMPARED_PAIRS:
+                continue
+            key = id(makers[0]), j, id(readers[0]), k, itemsize
+            if key not in self._tables:
+                self._tables[key] = np.full((len(made), len(read)), np.nan)
+            table = self._tables[key]
+            missing = np.isnan(table[np.ix_(some_made, some_read)])
+            for row, column in np.argwhere(missing).tolist():
+                m, r = some_made[row], some_read[column]
+                table[m, r] = self._find(made[m], read[r], itemsize)
+            np.maximum(arrivals, table[np.ix_(rows, columns)], out=arrivals)
+        return arrivals
+
+    def _classify(self, candidates: Sequence[Candidate], port: int, side: Side) -> tuple[list[bytes], Ints]:
+        """The names of distinct sets of blocks at a port, and the number of each candidate's."""
+        key = id(candidates), port, side
+        if key not in self._classes:
+            self._kept.append(candidates)
+            numbers: dict[bytes, int] = {}
+            classes = [numbers.setdefault(self._describe_blocks(c, port, side), len(numbers)) for c in candidates]
+            self._classes[key] = list(numbers), np.array(classes)
+        return self._classes[key]
+
+    def _describe_blocks(self, candidate: Candidate, port: int, side: Side) -> bytes:
+        """The name of the distinct blocks of a candidate at a port."""
+        functions = candidate.spec.functions
+        blocks: list[TensorType] = [(f.inputs if side == "read" else f.outputs)[port] for f in functions]
+        rows = np.array([[*block.lower, *block.upper] for block in blocks], np.int64).reshape(len(blocks), -1)
+        distinct, copies = np.unique(rows, axis=0, return_counts=True)
+        rank = distinct.shape[1] // 2
+        partial = (copies > 1) & (side == "made")
+        name = distinct.tobytes() + partial.tobytes() + bytes([rank])
+        if name not in self._blocks:
+            lower, upper = distinct[:, :rank], distinct[:, rank:]
+            self._blocks[name] = _PortBlocks(lower, upper, partial, self._find_axes(lower, upper))
+        return name
+
+    def _find_axes(self, lower: Ints, upper: Ints) -> tuple[Ints, ...] | None:
+        """The intervals of each dimension, those of equal ones the same array."""
+        axes = [np.unique(np.stack((lower[:, d], upper[:, d]), 1), axis=0) for d in range(lower.shape[1])]
+        count = functools.reduce(lambda product, axis: product * len(axis), axes, 1)
+        return tuple(self._axes.setdefault(axis.tobytes(), axis) for axis in axes) if count == len(lower) else None
+
+    def _find(self, maker: bytes, reader: bytes, itemsize: int) -> float:
+        """What `_measure` says; equal layers and operators ask for the same pairs."""
+        key = maker, reader, itemsize
+        if key not in self._measured:
+            self._measured[key] = self._measure(self._blocks[maker], self._blocks[reader], itemsize)
+        return self._measured[key]
+
+    def _measure(self, made: _PortBlocks, read: _PortBlocks, itemsize: int) -> float:
+        """Ms after which all that one function specification reads can be at its site: the least of all of them."""
+        every, any_partial = bool(made.partial.all()), bool(made.partial.any())
+        if made.axes is not None and read.axes is not None and every == any_partial:
+            common, largest = self._multiply_overlaps(made.axes, read.axes)
+            missing = common if every else common - largest
+        else:
+            overlaps = _measure_overlaps(made, read)
+            nearby = np.where(made.partial[None], 0, overlaps).max(axis=1)
+            missing = overlaps.sum(axis=1) - nearby
+        entering = int(missing.min()) * itemsize
+        latency_ms = self._least_latency_ms if any_partial else self._latency_ms
+        return latency_ms + entering / self._rate if entering else 0.0
+
+    def _multiply_overlaps(self, made: Sequence[Ints], read: Sequence[Ints]) -> tuple[Ints, Ints]:
+        """For every block that is read, how many elements it has in common with all blocks, and with the one that has
+        most: products over the dimensions."""
+        common = largest = np.ones(1, np.int64)
+        for made_axis, read_axis in zip(made, read, strict=True):
+            key = id(made_axis), id(read_axis)
+            if key not in self._overlaps:
+                upper = np.minimum(made_axis[:, 1], read_axis[:, 1, None])
+                lengths = np.maximum(0, upper - np.maximum(made_axis[:, 0], read_axis[:, 0, None]))
+                self._overlaps[key] = lengths.sum(axis=1), lengths.max(axis=1)
+            in_all, in_one = self._overlaps[key]
+            common, largest = np.multiply.outer(common, in_all).ravel(), np.multiply.outer(largest, in_one).ravel()
+        return common, largest
+
+
+def _measure_overlaps(made: _PortBlocks, read: _PortBlocks) -> Ints:
+    """The elements that blocks have in common: (blocks read, blocks made)."""
+    common = np.ones((len(read.lower), len(made.lower)), np.int64)
+    for d in range(read.lower.shape[1]):  # in pairs of vectors, which is several times as fast as all at once
+        upper = np.minimum(made.upper[:, d], read.upper[:, d, None])
+        common *= np.maximum(0, upper - np.maximum(made.lower[:, d], read.lower[:, d, None]))
+    return common
