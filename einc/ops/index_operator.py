@@ -117,6 +117,10 @@ class IndexOperator(DerivedOperator):
         results = [output.dtype for output in self.outputs]
         return evaluate_index_program(self.program, arrays, self.read_types, self.scalar, results)
 
+    @property
+    def costs_by_shape(self) -> bool:
+        return True  # loops are as long as blocks, or whole
+
     def flops(self, function: FunctionSpec) -> int:
         """One operation per step of the program, and those that aggregate, at each index vector that is visited."""
         if find_parts(self) is not None:

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
+from einc.core.intervals import Intervals
 from einc.graph.graph import Graph, Node, TensorKind
 from einc.logical.candidates import enumerate_flexible_candidates
 from einc.logical.plan import Candidate, LogicalPlan
@@ -16,7 +17,7 @@ from einc.ops.base import Operator
 from einc.predict.ranges import find_difference_error
 from einc.search.exchange_times import MISSING_MS
 from einc.search.neighbours import list_changes
-from einc.search.tables import UNITS_PER_MS, build_time_problems, find_slowest_kernel
+from einc.search.tables import UNITS_PER_MS, KnownTimes, build_time_problems, find_slowest_kernel
 
 MAX_TIMED_SITES = 128
 """On more sites, alternatives are not timed."""
@@ -55,6 +56,8 @@ class AlternativeTimer:
         self._saved = set(plan.graph.outputs)
         self._numbers: dict[Operator, int] = {}
         self._known: dict[object, tuple[TimedAlternative, ...]] = {}
+        self._times = KnownTimes()
+        self._alone: dict[tuple[Operator, Intervals, int], tuple[Candidate, ...]] = {}
 
     def find(self, name: str) -> TimedAlternative | None:
         """The fastest alternative for the node of that name; None if there is none, or above MAX_TIMED_SITES sites.
@@ -79,9 +82,11 @@ class AlternativeTimer:
         chosen_candidate = plan.choices[n].candidate
         offer = enumerate_flexible_candidates(plan.graph.nodes[n].operator, plan.sites)
         offer = offer if chosen_candidate in offer else (*offer, chosen_candidate)
-        options = [offer if m == n else (plan.choices[m].candidate,) for m in around]
+        options = [offer if m == n else self._keep_alone(m) for m in around]
         graph = self._select([plan.graph.nodes[m] for m in around])
-        naive, synthesized = build_time_problems(graph, options, self._machine, plan.sites, once=self._once)
+        naive, synthesized = build_time_problems(
+            graph, options, self._machine, plan.sites, once=self._once, known=self._times
+        )
         problem = naive if self._naive else synthesized
         assignment = [offer.index(chosen_candidate) if m == n else 0 for m in around]
         return tuple(
@@ -89,6 +94,12 @@ class AlternativeTimer:
             for change in list_changes(problem, assignment)[:MAX_RANKED]
             if change.added < MISSING_MS * UNITS_PER_MS / 2
         )
+
+    def _keep_alone(self, n: int) -> tuple[Candidate, ...]:
+        """The chosen candidate of a node. Equal operators that are cut alike have the same tuple, and share times."""
+        chosen = self._plan.choices[n].candidate
+        key = self._plan.graph.nodes[n].operator, chosen.intervals, chosen.replicas
+        return self._alone.setdefault(key, (chosen,))
 
     def _describe_change(self, n: int, candidate: Candidate, added_ms: float) -> TimedAlternative:
         operator = self._plan.graph.nodes[n].operator
