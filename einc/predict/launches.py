@@ -18,7 +18,6 @@ from einc.predict.costs import (
     compute_occupied_ms,
     compute_task_costs,
     count_cached,
-    describe_operator,
 )
 from einc_runtime.plan.early_reads import LIGHT_KERNELS, find_early_reads, has_few_rows
 from einc_runtime.plan.epilogues import LAUNCH_PRODUCTS, consists_of_library_functions
@@ -143,16 +142,22 @@ def find_joining(graph: Graph, machine: Machine) -> frozenset[str]:
 
 
 def compute_least_ms(
-    operator: Operator, function: FunctionSpec, site: Site, kernel_latency_us: float, *, joins: bool, in_chain: bool
+    operator: Operator,
+    function: FunctionSpec,
+    cost: TaskCost,
+    site: Site,
+    kernel_latency_us: float,
+    *,
+    joins: bool,
+    in_chain: bool,
 ) -> float:
-    """What a function specification adds to any plan at least: less than its kernel takes, if it `joins` the launch of
-    others, or reads weights ahead.
+    """What a function specification of this `cost` (`describe_operator`) adds to any plan at least: less than its
+    kernel takes, if it `joins` the launch of others, or reads weights ahead.
 
     That is what it adds to the work of a site or, if `in_chain`, to a chain of tasks that wait for each other. While
     weights are read ahead, their site is taken: memory sends them no faster than to the product. But small kernels may
     run meanwhile, which therefore add nothing to the work; and a chain may pass through another site.
     """
-    cost = describe_operator(operator, function)
     inputs = [block.size * desc.dtype.itemsize for block, desc in zip(function.inputs, operator.inputs, strict=True)]
     if cost.task in LAUNCH_PRODUCTS and is_few(cost.work, function.outputs[0]):
         cached = _count_most_cached(max(inputs), site, kernel_latency_us) if in_chain else 0

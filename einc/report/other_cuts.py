@@ -26,16 +26,22 @@ class OtherCuts:
         self._cost = plan.total_cost
         self._nodes = {node.name: node for node in plan.graph.nodes}
         self._timer = AlternativeTimer(plan, machine, naive=naive) if plan.selector == FASTEST else None
+        self._next_best: dict[object, Document | None] = {}
 
     def find_next_best(self, name: str) -> Document | None:
         """The cheapest other cut of an operator, and how much more the whole plan would cost with it."""
-        alternative = find_next_best(self._plan, name)
-        if alternative is None:
-            return None
-        return {
-            "intervals": describe_intervals(self._nodes[name], alternative.candidate.intervals),
-            "more": alternative.total_cost - self._cost,
-        }
+        key = name if self._timer is None else self._timer.describe(name)
+        if key not in self._next_best:
+            alternative = find_next_best(self._plan, name)
+            self._next_best[key] = (
+                None
+                if alternative is None
+                else {
+                    "intervals": describe_intervals(self._nodes[name], alternative.candidate.intervals),
+                    "more": alternative.total_cost - self._cost,
+                }
+            )
+        return self._next_best[key]
 
     def find_next_fastest(self, name: str) -> Document | None:
         """The fastest other cut of an operator; None for plans that were not chosen by time."""

@@ -68,14 +68,18 @@ class AlternativeTimer:
 
     def rank(self, name: str) -> tuple[TimedAlternative, ...]:
         """The alternatives for the node, the fastest first, at most MAX_RANKED; none above MAX_TIMED_SITES sites."""
-        n = self._positions[name]
         if self._plan.sites > MAX_TIMED_SITES:
             return ()
-        around = sorted(self._list_around(n))
-        key = self._describe(n, around)
+        key = self.describe(name)
         if key not in self._known:
-            self._known[key] = self._find(n, around)
+            n = self._positions[name]
+            self._known[key] = self._find(n, self._list_around(n))
         return self._known[key]
+
+    def describe(self, name: str) -> object:
+        """A key that two nodes have in common only if all that is around them is equal."""
+        n = self._positions[name]
+        return self._describe(n, self._list_around(n))
 
     def _find(self, n: int, around: list[int]) -> tuple[TimedAlternative, ...]:
         plan = self._plan
@@ -108,7 +112,7 @@ class AlternativeTimer:
         error_ms = find_difference_error((before, after), (before_ms, after_ms), added_ms, self._machine)
         return TimedAlternative(candidate, added_ms, error_ms)
 
-    def _list_around(self, n: int) -> set[int]:
+    def _list_around(self, n: int) -> list[int]:
         """The node, the producers of what it reads, those that read it right before and after, and all its readers."""
         node = self._plan.graph.nodes[n]
         nearby = {n}
@@ -122,7 +126,7 @@ class AlternativeTimer:
             nearby.update(places[max(0, rank - 1) : rank + 2])
         for tensor in node.outputs:
             nearby.update(self._positions[reader.name] for reader, _ in self._readers[tensor])
-        return nearby
+        return sorted(nearby)
 
     def _select(self, nodes: list[Node]) -> Graph:
         """The part of the graph with these nodes."""
@@ -133,7 +137,7 @@ class AlternativeTimer:
         return Graph(self._plan.graph.name, tensors, tuple(nodes), outputs)
 
     def _describe(self, n: int, around: list[int]) -> object:
-        """A key that two nodes have in common only if all that is looked at is equal."""
+        """The key of a node and those around it."""
         places: dict[str, int] = {}
 
         def refer(names: tuple[str, ...]) -> tuple[tuple[int, bool, bool], ...]:

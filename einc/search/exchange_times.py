@@ -12,7 +12,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass, fields
 from functools import lru_cache
-from itertools import pairwise, permutations
+from itertools import pairwise, permutations, product
 from typing import Any
 
 import numpy as np
@@ -280,11 +280,11 @@ def _stack(families: Sequence[Family], sites: int) -> _Blocks:
 
 def _find_first(lower: Array, upper: Array) -> Array:
     """For every site the first one that has the same block."""
-    bounds = np.concatenate((lower, upper), axis=2)
-    sites = bounds.shape[1]
-    first = np.broadcast_to(np.arange(sites), bounds.shape[:2]).copy()
-    for site in reversed(range(sites)):
-        first[(bounds == bounds[:, site, None]).all(axis=2)] = site
+    count, sites, rank = lower.shape
+    same = np.ones((count, sites, sites), dtype=bool)
+    for bounds, d in product((lower, upper), range(rank)):
+        same &= bounds[:, :, None, d] == bounds[:, None, :, d]
+    first: Array = same.argmax(axis=2)
     return first
 
 

@@ -23,6 +23,7 @@ from einc.ops.base import Operator
 from einc.physical.budget import SearchBudget
 from einc.physical.program import DeviceProgram
 from einc.plan_report import Contender
+from einc.predict.costs import describe_operator
 from einc.predict.launches import compute_least_ms, find_joining
 from einc.search.fastest import find_fastest
 from einc.search.result import SelectedPlan
@@ -81,7 +82,9 @@ def find_least_ms(graph: Graph, machine: Machine, sites: int) -> float:
 def _sum_least_ms(operator: Operator, joins: bool, candidate: Candidate, machine: Machine) -> float:
     site, latency = machine.sites[0], machine.kernel_latency_us
     return sum(
-        compute_least_ms(operator, function, site, latency, joins=joins, in_chain=False)
+        compute_least_ms(
+            operator, function, describe_operator(operator, function), site, latency, joins=joins, in_chain=False
+        )
         for function in candidate.functions
     )
 

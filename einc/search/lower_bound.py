@@ -109,6 +109,7 @@ class _Bound:
     def __init__(self, graph: Graph, machine: Machine, sites: int, known_ms: float) -> None:
         self._graph, self._machine, self._sites, self._known_ms = graph, machine, sites, known_ms
         self._arrivals = Arrivals(machine, sites)
+        self._kinds = tuple(dict.fromkeys(machine.sites[:sites]))
         self._offers: dict[tuple[Operator, bool], _TimedOffer] = {}
         self._joining = find_joining(graph, machine)
         self._itemsizes = {tensor.name: tensor.desc.dtype.itemsize for tensor in graph.tensors}
@@ -166,27 +167,27 @@ class _Bound:
         key = node.operator, node.name in self._joining
         if key not in self._offers:
             candidates = enumerate_flexible_candidates(node.operator, self._sites)
-            times = [self._time(*key, candidate) for candidate in candidates]
+            known: dict[object, tuple[float, float]] = {}
+            times = [self._time(*key, candidate, known) for candidate in candidates]
             shortest, longest, work = np.array(times).T
             self._offers[key] = _TimedOffer(candidates, shortest, longest, work / self._sites)
         return self._offers[key]
 
-    def _time(self, operator: Operator, joins: bool, candidate: Candidate) -> tuple[float, float, float]:
-        """The shortest and the longest kernel, and all of them, each at the site where it is fastest."""
+    def _time(
+        self, operator: Operator, joins: bool, candidate: Candidate, known: dict[object, tuple[float, float]]
+    ) -> tuple[float, float, float]:
+        """The shortest and the longest kernel, and all of them, each at the site where it is fastest; `known` keeps
+        kernels for other candidates of the operator."""
         latency = self._machine.kernel_latency_us
-        kinds = tuple(dict.fromkeys(self._machine.sites[: self._sites]))
-        known: dict[object, tuple[float, float]] = {}
         times: list[tuple[float, float]] = []
         for function in candidate.spec.functions:
-            shapes = list_shapes(function)
-            key = (
-                shapes if operator.costs_by_shape else (describe_operator(operator, function), shapes if joins else ())
-            )
+            key: object = list_shapes(function) if operator.costs_by_shape else function
             if key not in known:
+                cost = describe_operator(operator, function)
                 in_chain, work = (
                     min(
-                        compute_least_ms(operator, function, site, latency, joins=joins, in_chain=in_chain)
-                        for site in kinds
+                        compute_least_ms(operator, function, cost, site, latency, joins=joins, in_chain=in_chain)
+                        for site in self._kinds
                     )
                     for in_chain in (True, False)
                 )

@@ -218,7 +218,7 @@ class KnownTimes:
     kept: dict[int, tuple[Candidate, ...]] = field(default_factory=dict)
     families: dict[tuple[int, Side, int], tuple[tuple[Family, ...], Array]] = field(default_factory=dict)
     times: dict[int, Array] = field(default_factory=dict)
-    gathering: dict[tuple[int, int, int], Array] = field(default_factory=dict)
+    gathering: dict[tuple[int, int], Array] = field(default_factory=dict)
     exchanges: dict[tuple[int, ...], Array] = field(default_factory=dict)
     second: dict[tuple[int, ...], Array] = field(default_factory=dict)
     brought: dict[tuple[int, ...], Array] = field(default_factory=dict)
@@ -253,19 +253,18 @@ class _TableMaker:
 
     def time_gathering(self, n: int, j: int, way: int) -> Array:
         """Per candidate of node n, the time to combine the copies of every block of a saved output."""
-        key = id(self._options[n]), j, way
+        key = id(self._options[n]), j
         if key not in self._known.gathering:
             families, classes = self._list_families(n, "outputs", j)
             homes = [Family(tuple(dict.fromkeys(family.blocks))) for family in families]
             itemsize = self._graph.nodes[n].operator.outputs[j].dtype.itemsize
-            times = [
-                self._estimator.estimate([family], [home], itemsize)[way, 0, 0]
-                if len(home.blocks) < len(family.blocks)
-                else 0
-                for family, home in zip(families, homes, strict=True)
-            ]
-            self._known.gathering[key] = _round(times)[classes]
-        return self._known.gathering[key]
+            times = np.zeros((2, len(families)))
+            for number, (family, home) in enumerate(zip(families, homes, strict=True)):
+                if len(home.blocks) < len(family.blocks):
+                    times[:, number] = self._estimator.estimate([family], [home], itemsize)[:, 0, 0]
+            self._known.gathering[key] = _round(times)[:, classes]
+        gathering: Array = self._known.gathering[key][way]
+        return gathering
 
     def relate(self, ports: tuple[Port, ...], variables: tuple[int, ...], way: int) -> CostTable:
         """The exchange from an output (the first port) to a reader (the last one).

@@ -140,6 +140,7 @@ def test_programs_deliver_what_they_promise(bundle: Bundle, document: dict[str, 
         drawn = row["drawn"]
         program = read_program(row["exchange"]["program"], "program", machine)
         names = [one["name"] for one in drawn["aggregates"]]
+        drawn["copies"] += [[piece, target, end, "arrived"] for piece, _, target, _, end in drawn["flows"]]
         copies = {(names[piece], site) for piece, site, _, _ in drawn["copies"]}
         for requirement in program.requirements:
             assert {("+".join(requirement.aggregate), site) for site in list_targets(program, requirement)} <= copies

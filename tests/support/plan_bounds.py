@@ -37,6 +37,7 @@ import numpy as np
 from einc.graph.graph import Graph, Node
 from einc.logical.plan import Candidate
 from einc.machines.model import BYTES_PER_MS, MS_PER_US, Machine
+from einc.predict.costs import describe_operator
 from einc.predict.launches import compute_least_ms, find_joining
 from einc.predict.peer_sums import find_least_latency_ms
 from tests.support.plan_edges import MadeBlocks, ReadEdge, connect, group_blocks, measure_links, stack_bounds
@@ -109,9 +110,9 @@ class PlanBounds:
     def _time_kernel(self, node: Node, function: Any) -> float:
         latency = self._machine.kernel_latency_us
         sites = self._machine.sites[: self._sites]
-        joins = node.name in self._joining
+        joins, cost = node.name in self._joining, describe_operator(node.operator, function)
         return min(
-            compute_least_ms(node.operator, function, site, latency, joins=joins, in_chain=True) for site in sites
+            compute_least_ms(node.operator, function, cost, site, latency, joins=joins, in_chain=True) for site in sites
         )
 
     def find_blocks(self, candidate: Candidate, position: int) -> MadeBlocks:

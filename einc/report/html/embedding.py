@@ -5,6 +5,7 @@ Plans repeat themselves: the layers of a model have the same cuts and the same e
 
 from __future__ import annotations
 
+import itertools
 import json
 from collections.abc import Mapping
 from typing import Any
@@ -24,6 +25,18 @@ def write_script_json(value: object) -> str:
     for character, escape in _UNSAFE.items():
         text = text.replace(character, escape)
     return text
+
+
+def write_runs(columns: Mapping[str, Any] | None) -> dict[str, Any] | None:
+    """The columns, with those that are shorter so as `{"runs": [value, count, value, count, ...]}`."""
+    return None if columns is None else {name: _write_runs(column) for name, column in columns.items()}
+
+
+def _write_runs(column: Any) -> Any:
+    if not isinstance(column, list):
+        return column
+    runs = [part for value, group in itertools.groupby(column) for part in (value, len(list(group)))]
+    return {"runs": runs} if len(runs) < len(column) else column
 
 
 def share_parts(document: Mapping[str, Any]) -> dict[str, Any]:

@@ -28,17 +28,17 @@ def describe_memory(bundle: Bundle, times: PlanTimeline | None) -> Columns | Non
     readers, writers = find_users(bundle.tasks)
     kept = find_output_buffers(bundle)
     end = round(times.predicted_ms * NS_PER_MS)
-    columns: Columns = {name: [] for name in ("site", "offset", "bytes", "tensor", "kind", "first", "last")}
+    rows = []
     for number, buffer in enumerate(bundle.buffers):
         writes, uses = writers.get(number, []), [*readers.get(number, []), *writers.get(number, [])]
         loaded = buffer.role in _LASTING
         first = 0 if loaded or not writes else round(min(times.starts[t] for t in writes) * NS_PER_MS)
         last = end if loaded or number in kept or not uses else round(max(times.ends[t] for t in uses) * NS_PER_MS)
         kind = _number_kind(bundle, number, writes, number in kept)
-        row = (buffer.site, buffer.offset, buffer_bytes(bundle, buffer), buffer.tensor, kind, first, last)
-        for name, value in zip(columns, row, strict=True):
-            columns[name].append(value)
-    return columns
+        rows.append((kind, buffer.tensor, first, last, buffer_bytes(bundle, buffer), buffer.offset, buffer.site))
+    rows.sort()  # so that equal values follow each other, which the page says once
+    names = ("kind", "tensor", "first", "last", "bytes", "offset", "site")
+    return {name: [row[n] for row in rows] for n, name in enumerate(names)}
 
 
 def _number_kind(bundle: Bundle, number: int, writes: list[int], is_output: bool) -> int:

@@ -19,7 +19,7 @@ from einc.plan_reading.timing import Timing, read_plan_machine, time_plan
 from einc.report.differences import compare_plans
 from einc.report.document import explain
 from einc.report.html.answer import describe_answer, describe_trust_apart, list_program_facts
-from einc.report.html.embedding import share_parts, write_script_json
+from einc.report.html.embedding import share_parts, write_runs, write_script_json
 from einc.report.html.measured import describe_trace
 from einc.report.html.memory import describe_memory
 from einc.report.html.network import describe_network
@@ -83,12 +83,12 @@ def write_plan_page(
         **share_parts(document),
         "tensors": [[tensor.name, tensor.kind] for tensor in told.tensors],
         "model": describe_network(told, document["ops"]),
-        "tasks": describe_tasks(told, timing),
+        "tasks": write_runs(describe_tasks(told, timing)),
         "idle": describe_idle_time(told, timing, machine),
         "measured": measured,
         "machine": describe_places(machine),
         "programs": describe_programs(document, machine),
-        "memory": describe_memory(told, timing.times),
+        "memory": write_runs(describe_memory(told, timing.times)),
         "comparison": None if against is None else _compare(bundle, against, ideal),
     }
     data |= share_programs(data.pop("programs"), data["shared"])
@@ -131,7 +131,7 @@ def write_program_page(program: Program, machine: Machine, exchange: Document, n
     from einc.exchange.simulation.simulator import simulate
 
     drawn = draw_program(program, simulate(program, machine), machine)
-    row = {"names": [name], "exchange": exchange, "drawn": drawn}
+    row = {"names": [name], "exchange": exchange, "drawn": _write_drawn(drawn)}
     data: Document = {"kind": "exchange", "version": VERSION, "machine": describe_places(machine), "programs": [row]}
     title = f"{shorten(name, MAX_TITLE)} on {shorten(machine.name, 40)}"
     return _render(title, data, facts=list_program_facts(exchange))
@@ -141,10 +141,23 @@ def share_programs(programs: list[Document], shared: list[Any]) -> Document:
     """The programs with what the document of the plan has already as a reference to it."""
     known = {id(part): position for position, part in enumerate(shared)}
     rows = [
-        {**row, "exchange": {"$": known[id(row["exchange"])]} if id(row["exchange"]) in known else row["exchange"]}
+        {
+            "names": row["names"],
+            "exchange": {"$": known[id(row["exchange"])]} if id(row["exchange"]) in known else row["exchange"],
+            "drawn": row["drawn"] and _write_drawn(row["drawn"]),
+        }
         for row in programs
     ]
     return {"programs": rows}
+
+
+def _write_drawn(drawn: Document) -> Document:
+    """What is drawn of a program, with flows and copies as columns."""
+
+    def write_columns(rows: list[list[Any]]) -> Document | None:
+        return write_runs({str(n): list(column) for n, column in enumerate(zip(*rows, strict=True))})
+
+    return {**drawn, "copies": write_columns(drawn["copies"]), "flows": write_columns(drawn["flows"])}
 
 
 def _name_plan(bundle: Bundle) -> str:
@@ -183,7 +196,7 @@ def _compare(bundle: Bundle, against: Bundle, ideal: bool) -> Document:
 
 def _describe_other_tasks(against: Bundle, timing: Timing) -> Document | None:
     tasks = describe_tasks(against, timing)
-    return tasks and {name: tasks[name] for name in tasks if name not in ("cause", "bytes", "error")}
+    return write_runs(tasks and {name: tasks[name] for name in tasks if name not in ("cause", "bytes", "error")})
 
 
 def _render(title: str, data: Mapping[str, Any], **more: Any) -> str:

@@ -18,6 +18,9 @@ Document = dict[str, Any]
 MAX_DRAWN_TRANSFERS = 20_000
 """Transfers of all programs of a page that are drawn, the slowest programs first."""
 
+DRAWN_DIGITS = 9
+"""Of milliseconds that are drawn: less than a picosecond is no part of any picture."""
+
 
 def describe_programs(document: Document, machine: Machine) -> list[Document]:
     """Every distinct exchange program of a plan, the one that takes most time first, with the operators that use it.
@@ -43,8 +46,9 @@ def describe_programs(document: Document, machine: Machine) -> list[Document]:
 def draw_program(program: Program, timeline: Timeline, machine: Machine) -> Document:
     """What happens in a program: `aggregates` by name, with their bytes; `copies`, which appear in time; and `flows`.
 
-    A copy is `[aggregate, site, ms, how]`, in the order of the times: it is `held` at the beginning, `formed` of
-    others, or has `arrived`. A flow is `[aggregate, source, target, start ms, end ms]`, without the latency.
+    A copy is `[aggregate, site, ms, how]`, in the order of the times: it is `held` at the beginning, or `formed` of
+    others. A flow is `[aggregate, source, target, start ms, end ms]`, without the latency; at its end, the target has a
+    copy that has arrived.
     """
     names: dict[tuple[str, ...], int] = {}
     sizes = {atom: holding.size for holding in program.holdings for atom in holding.aggregate}
@@ -59,17 +63,16 @@ def draw_program(program: Program, timeline: Timeline, machine: Machine) -> Docu
     for event in timeline.events:
         aggregate, source = number(event.action.aggregate), event.action.source
         if event.parts != (event.action.aggregate,):
-            copies.append([aggregate, source, event.formed, "formed"])
+            copies.append([aggregate, source, round(event.formed, DRAWN_DIGITS), "formed"])
         for target, arrival in event.arrivals:
-            copies.append([aggregate, target, arrival, "arrived"])
             begin = min(arrival, event.formed + machine.transfer_latency_us * MS_PER_US)
-            flows.append([aggregate, source, target, begin, arrival])
+            flows.append([aggregate, source, target, round(begin, DRAWN_DIGITS), round(arrival, DRAWN_DIGITS)])
     copies.sort(key=lambda copy: copy[2])
     return {
         "aggregates": [{"name": "+".join(name), "bytes": sizes.get(name[0], 0)} for name in names],
         "copies": copies,
         "flows": flows,
-        "completion_ms": timeline.completion_ms,
+        "completion_ms": round(timeline.completion_ms, DRAWN_DIGITS),
     }
 
 

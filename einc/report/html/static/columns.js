@@ -21,7 +21,7 @@ const readTasks = (columns) => {
     error: columns.error ? Uint8Array.from(columns.error) : null,
   };
 };
-const tasks = readTasks(raw.tasks);
+const tasks = readTasks(readColumns(raw.tasks));
 const measured = raw.measured ? { start: Float64Array.from(raw.measured.start), length: Float64Array.from(raw.measured.length), last: raw.measured.end } : null;
 
 const nameLabel = (label) => (label[1] ? `output ${shorten(label[0], 60)}` : shorten(label[0], 60));

@@ -1,6 +1,6 @@
 // Two plans side by side: figures, operators that differ, memory, and both timelines on one scale.
 const startComparison = () => {
-  const { differences, tasks: columns, memory_bytes: otherMemory } = raw.comparison, holder = byId("comparison-content");
+  const { differences, tasks: written, memory_bytes: otherMemory } = raw.comparison, columns = readColumns(written), holder = byId("comparison-content");
   const unit = { ms: formatMs, B: (bytes) => formatBytes(bytes) };
   const format = (row, value) => (value === null ? "–" : (unit[row.unit] || ((number) => groups(Number.isInteger(number) ? String(number) : number.toPrecision(4))))(value));
   const compare = (row) => {

@@ -155,8 +155,9 @@ const drawProgram = (content, drawn) => {
 const MAX_CHIPS = 24;
 const listCopies = (drawn, moment) => {
   const held = new Map(machine.sites.map((_, site) => [site, []]));
-  for (const [piece, site, ms, how] of drawn.copies) if (ms * NS <= moment + 1) held.get(site).push([piece, how]);
-  const used = [...held].filter(([site]) => drawn.copies.some((copy) => copy[1] === site));
+  const all = [...drawn.copies, ...drawn.flows.map(([piece, , target, , end]) => [piece, target, end, "arrived"])].sort((a, b) => a[2] - b[2]);
+  for (const [piece, site, ms, how] of all) if (ms * NS <= moment + 1) held.get(site).push([piece, how]);
+  const used = [...held].filter(([site]) => all.some((copy) => copy[1] === site));
   return used.slice(0, 72).map(([site, copies]) => {
     const mark = html("span", { class: "key" }, html("i"));
     mark.firstChild.style.background = siteColour(site);

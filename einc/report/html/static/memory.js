@@ -2,7 +2,7 @@
 const HELD = [["weights", "weight"], ["inputs", "input"], ["states", "state"], ["outputs", "output"], ["computed here", "value"], ["received", "received"]];
 
 const startMemory = () => {
-  const data = raw.memory;
+  const data = readColumns(raw.memory);
   if (!data) return replace(byId("memory-picture"), html("p", {}, "This plan is too large to be timed here."));
   const whole = Math.max(1, tasks.last), view = { first: 0, last: whole, left: 76, width: 100 }, top = 24, tall = 240;
   const bySite = plan.memory_bytes.map(() => []);

@@ -12,8 +12,17 @@ const plan = raw.document
       Object.entries(raw.document).map(([name, field]) => [name, Array.isArray(field) ? field.map(readRow) : field]),
     )
   : null;
-const programs = (raw.programs || []).map((row) => ({ ...row, exchange: readField(row.exchange) }));
 const machine = raw.machine;
+
+// Columns whose values stand there several times in turn are written as values and counts.
+const readColumn = (column) => (column && column.runs ? column.runs.flatMap((value, n) => (n % 2 ? [] : Array(column.runs[n + 1]).fill(value))) : column);
+const readColumns = (columns) => columns && Object.fromEntries(Object.entries(columns).map(([name, column]) => [name, readColumn(column)]));
+const readRows = (columns) => {
+  const lists = Object.values(readColumns(columns));
+  return (lists[0] || []).map((_, n) => lists.map((list) => list[n]));
+};
+const readDrawn = (drawn) => drawn && { ...drawn, copies: readRows(drawn.copies), flows: readRows(drawn.flows) };
+const programs = (raw.programs || []).map((row) => ({ ...row, exchange: readField(row.exchange), drawn: readDrawn(row.drawn) }));
 
 // What the person has chosen, and who wants to know of it.
 const chosen = { operation: null, moment: null, site: 0, program: 0 };
