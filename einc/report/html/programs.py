@@ -18,8 +18,8 @@ Document = dict[str, Any]
 MAX_DRAWN_TRANSFERS = 20_000
 """Transfers of all programs of a page that are drawn, the slowest programs first."""
 
-DRAWN_DIGITS = 9
-"""Of milliseconds that are drawn: less than a picosecond is no part of any picture."""
+DRAWN_DIGITS = 12
+"""Of milliseconds that are drawn: further digits only make pages larger."""
 
 
 def describe_programs(document: Document, machine: Machine) -> list[Document]:
