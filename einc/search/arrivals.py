@@ -37,7 +37,7 @@ class _PortBlocks:
     axes: tuple[Ints, ...] | None
 
 
-class Arrivals:
+class EarliestArrivals:
     """What is known of the blocks of candidates, and of pairs of them; `sites` sites of a machine take part."""
 
     def __init__(self, machine: Machine, sites: int) -> None:
@@ -65,24 +65,24 @@ class Arrivals:
         of the other, and the bytes of an element."""
         arrivals: Floats = np.zeros((len(makers[1]), len(readers[1])))
         for j, k, itemsize in ports:
-            made, made_classes = self._classify(makers[0], j, "made")
-            read, read_classes = self._classify(readers[0], k, "read")
+            made_names, made_classes = self._classify(makers[0], j, "made")
+            read_names, read_classes = self._classify(readers[0], k, "read")
             rows, columns = made_classes[makers[1]], read_classes[readers[1]]
             some_made, some_read = np.unique(rows), np.unique(columns)
             sizes = [
                 sum(len(self._blocks[names[n]].lower) for n in numbers.tolist())
-                for names, numbers in ((made, some_made), (read, some_read))
+                for names, numbers in ((made_names, some_made), (read_names, some_read))
             ]
             if sizes[0] * sizes[1] > MAX_COMPARED_PAIRS:
                 continue
             key = id(makers[0]), j, id(readers[0]), k, itemsize
             if key not in self._tables:
-                self._tables[key] = np.full((len(made), len(read)), np.nan)
+                self._tables[key] = np.full((len(made_names), len(read_names)), np.nan)
             table = self._tables[key]
             missing = np.isnan(table[np.ix_(some_made, some_read)])
             for row, column in np.argwhere(missing).tolist():
                 m, r = some_made[row], some_read[column]
-                table[m, r] = self._find(made[m], read[r], itemsize)
+                table[m, r] = self._find(made_names[m], read_names[r], itemsize)
             np.maximum(arrivals, table[np.ix_(rows, columns)], out=arrivals)
         return arrivals
 
@@ -123,25 +123,25 @@ class Arrivals:
             self._measured[key] = self._measure(self._blocks[maker], self._blocks[reader], itemsize)
         return self._measured[key]
 
-    def _measure(self, made: _PortBlocks, read: _PortBlocks, itemsize: int) -> float:
+    def _measure(self, made_blocks: _PortBlocks, read_blocks: _PortBlocks, itemsize: int) -> float:
         """Ms after which all that one function specification reads can be at its site: the least of all of them."""
-        every, any_partial = bool(made.partial.all()), bool(made.partial.any())
-        if made.axes is not None and read.axes is not None and every == any_partial:
-            common, largest = self._multiply_overlaps(made.axes, read.axes)
+        every, any_partial = bool(made_blocks.partial.all()), bool(made_blocks.partial.any())
+        if made_blocks.axes is not None and read_blocks.axes is not None and every == any_partial:
+            common, largest = self._multiply_overlaps(made_blocks.axes, read_blocks.axes)
             missing = common if every else common - largest
         else:
-            overlaps = _measure_overlaps(made, read)
-            nearby = np.where(made.partial[None], 0, overlaps).max(axis=1)
+            overlaps = _measure_overlaps(made_blocks, read_blocks)
+            nearby = np.where(made_blocks.partial[None], 0, overlaps).max(axis=1)
             missing = overlaps.sum(axis=1) - nearby
         entering = int(missing.min()) * itemsize
         latency_ms = self._least_latency_ms if any_partial else self._latency_ms
         return latency_ms + entering / self._rate if entering else 0.0
 
-    def _multiply_overlaps(self, made: Sequence[Ints], read: Sequence[Ints]) -> tuple[Ints, Ints]:
+    def _multiply_overlaps(self, made_axes: Sequence[Ints], read_axes: Sequence[Ints]) -> tuple[Ints, Ints]:
         """For every block that is read, how many elements it has in common with all blocks, and with the one that has
         most: products over the dimensions."""
         common = largest = np.ones(1, np.int64)
-        for made_axis, read_axis in zip(made, read, strict=True):
+        for made_axis, read_axis in zip(made_axes, read_axes, strict=True):
             key = id(made_axis), id(read_axis)
             if key not in self._overlaps:
                 upper = np.minimum(made_axis[:, 1], read_axis[:, 1, None])
@@ -152,10 +152,10 @@ class Arrivals:
         return common, largest
 
 
-def _measure_overlaps(made: _PortBlocks, read: _PortBlocks) -> Ints:
+def _measure_overlaps(made_blocks: _PortBlocks, read_blocks: _PortBlocks) -> Ints:
     """The elements that blocks have in common: (blocks read, blocks made)."""
-    common = np.ones((len(read.lower), len(made.lower)), np.int64)
-    for d in range(read.lower.shape[1]):  # in pairs of vectors, which is several times as fast as all at once
-        upper = np.minimum(made.upper[:, d], read.upper[:, d, None])
-        common *= np.maximum(0, upper - np.maximum(made.lower[:, d], read.lower[:, d, None]))
+    common = np.ones((len(read_blocks.lower), len(made_blocks.lower)), np.int64)
+    for d in range(read_blocks.lower.shape[1]):  # in pairs of vectors, which is several times as fast as all at once
+        upper = np.minimum(made_blocks.upper[:, d], read_blocks.upper[:, d, None])
+        common *= np.maximum(0, upper - np.maximum(made_blocks.lower[:, d], read_blocks.lower[:, d, None]))
     return common
