@@ -16,12 +16,14 @@ from typing import Any
 
 import msgspec
 
+from einc.advising.workloads import Phase
 from einc.compiler import Compiled, compile_model
 from einc.errors import CapacityError, UsageError
 from einc.generation.decoder_plans import make_pins
 from einc.generation.plan_cache import hash_request
-from einc.graph.graph import count_resident_bytes
+from einc.graph.graph import Graph, count_resident_bytes
 from einc.logical.pins import select_pins
+from einc.machines.model import Machine
 from einc.options import CompileOptions
 from einc.plan_reading.limits import Limit, find_limit
 from einc.plan_reading.timing import read_plan_machine, time_plan
@@ -106,29 +108,39 @@ class FiguresCache:
             return msgspec.json.decode(self._files.read(_name_file(text, options)) or b"", type=Figures)
         return None
 
-    def find_least(self, text: str, name: str, options: CompileOptions, phase: Callable[[str], None]) -> Figures:
-        """Figures that no plan of a model text beats: its time, or the problem that it cannot fit into memory. Pins and
+    def find_least(self, work: Phase, name: str, options: CompileOptions, phase: Callable[[str], None]) -> Figures:
+        """Figures that no plan of a phase beats: its time, or the problem that it cannot fit into memory. Pins and
         limits of time are not looked at; 0 ms where nothing is known. Raises what compiling raises."""
         options = replace(options, pins=(), time_limit=None)
-        file = f"{hash_request(text, options)[:40]}-least.json"
+        file = f"{hash_request(work.text, options)[:40]}-least.json"
         with contextlib.suppress(msgspec.DecodeError):
             return msgspec.json.decode(self._files.read(file) or b"", type=Figures)
+        text = work.part_text if options.stages and work.part_text else work.text
         read, machine = _read_model(text, name, options, phase), select_target(options).machine
         kept, available = count_resident_bytes(read.source), sum(site.memory_bytes for site in machine.sites)
         if kept > available:
             sites = format_count(len(machine.sites), "site")
             memory = f"{format_memory(kept)}, and the memory of {sites} is {format_memory(available)}"
             figures = Figures(problem=f"weights and caches take {memory}")
-        elif options.divides:
-            figures = Figures(predicted_ms=0.0)  # kernels of a part of the batch are other ones
         else:
-            figures = Figures(predicted_ms=bound_kernels(read.fused, machine, len(machine.sites)))
+            figures = Figures(predicted_ms=_bound_division(read.fused, machine, options, text == work.part_text))
         self._files.write(file, msgspec.json.encode(figures))
         return figures
 
 
 def _name_file(text: str, options: CompileOptions) -> str:
     return f"{hash_request(text, options)[:40]}.json"
+
+
+def _bound_division(graph: Graph, machine: Machine, options: CompileOptions, is_part: bool) -> float:
+    """The least milliseconds of a plan, or of stages on equal sites, each of which works at every part of the batch;
+    then the graph must be that of a part, whose kernels are other ones."""
+    if not options.divides:
+        return bound_kernels(graph, machine, len(machine.sites))
+    if not is_part or options.stages is None or options.microbatches is None or len(set(machine.sites)) > 1:
+        return 0.0
+    sites = len(machine.sites) // options.stages
+    return bound_kernels(graph, machine, sites, options.microbatches / options.stages)
 
 
 @functools.lru_cache(maxsize=MAX_KEPT_MODELS)

@@ -186,7 +186,7 @@ class _Planner:
         """What no plan beats; 0 ms where there is no time left to look."""
         if self.deadline is not None and time.monotonic() >= self.deadline:
             return Figures(predicted_ms=0.0)
-        return self.cache.find_least(phase.text, f"{name}, {phase.name}", _complete(options, phase), self.phase)
+        return self.cache.find_least(phase, f"{name}, {phase.name}", _complete(options, phase), self.phase)
 
 
 def _complete(options: CompileOptions, phase: Phase) -> CompileOptions:

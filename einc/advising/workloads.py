@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import functools
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Literal
 
 from einc.generation.decoder_plans import SEQUENCE_DIMENSION, TOKEN_DIMENSION
@@ -23,7 +23,8 @@ class Phase:
     """One plan of a round: the text of its model, with `-D` definitions, or a `step` that is derived from it. It runs
     `runs` times in a round.
 
-    Plans of a round share their weights in memory: those after the first cut them as the first one does.
+    Plans of a round share their weights in memory: those after the first cut them as the first one does. `part_text` is
+    the text of one of several sequences that run together, where that is known.
     """
 
     name: PhaseName
@@ -31,6 +32,7 @@ class Phase:
     runs: int
     definitions: tuple[tuple[str, str], ...] = ()
     step: StepRequest | None = None
+    part_text: str | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -93,7 +95,8 @@ class ChatWorkload:
             prompt = read("prompt", self.prompt_tokens, together, users // together)
         else:
             request = ImportRequest(batch=together, tokens=self.prompt_tokens, caches=True, ignored=self.ignored)
-            prompt = Phase("prompt", self._write(request), users // together)
+            alone = self._write(replace(request, batch=1))
+            prompt = Phase("prompt", self._write(request), users // together, part_text=alone)
         return Round((read("token", 1, users, self.answer_tokens - 1), prompt), users * self.answer_tokens)
 
     def _write(self, request: ImportRequest) -> str:

@@ -35,7 +35,7 @@ from einc.machines.model import Machine
 from einc.ops.base import Operator
 from einc.predict.costs import describe_operator
 from einc.predict.launches import compute_least_ms, find_joining
-from einc.search.arrivals import Arrivals
+from einc.search.arrivals import EarliestArrivals
 from einc.search.tables import list_shapes
 
 Ints = np.ndarray[Any, np.dtype[np.int64]]
@@ -50,7 +50,7 @@ MAX_PATHS = 8
 MAX_BOUNDED_SITES = 128
 """On more sites there is no bound: kernels of all candidates would take long to time."""
 
-ROUNDING = 1e-12
+SUM_ROUNDING = 1e-12
 """What equal layers add to the times of a path differs by this part of them at most: sums of floats are rounded."""
 
 Ports = tuple[tuple[int, int, int], ...]
@@ -95,12 +95,12 @@ def bound_plans(graph: Graph, machine: Machine, sites: int, known_ms: float) -> 
     return _Bound(graph, machine, sites, known_ms).find()
 
 
-def bound_kernels(graph: Graph, machine: Machine, sites: int) -> float:
+def bound_kernels(graph: Graph, machine: Machine, sites: int, rounds: float = 1.0) -> float:
     """Milliseconds that the kernels of every plan take on the first `sites` sites: less than `bound_plans` says, in a
-    tenth of its time. 0 where that one has no bound."""
+    tenth of its time. 0 where that one has no bound. Sites that do all work `rounds` times may do so in a pipeline."""
     if machine.cores is not None or not graph.nodes or sites > MAX_BOUNDED_SITES:
         return 0.0
-    return _Bound(graph, machine, sites, np.inf).bound_kernels()
+    return _Bound(graph, machine, sites, np.inf).bound_kernels(rounds)
 
 
 class _Bound:
@@ -108,7 +108,7 @@ class _Bound:
 
     def __init__(self, graph: Graph, machine: Machine, sites: int, known_ms: float) -> None:
         self._graph, self._machine, self._sites, self._known_ms = graph, machine, sites, known_ms
-        self._arrivals = Arrivals(machine, sites)
+        self._arrivals = EarliestArrivals(machine, sites)
         self._kinds = tuple(dict.fromkeys(machine.sites[:sites]))
         self._offers: dict[tuple[Operator, bool], _TimedOffer] = {}
         self._joining = find_joining(graph, machine)
@@ -122,11 +122,11 @@ class _Bound:
         bounds = [self._weigh(weight, path, every) for path in paths for weight in WEIGHTS]
         return min(self._known_ms, max(slowest, *bounds))
 
-    def bound_kernels(self) -> float:
+    def bound_kernels(self, rounds: float) -> float:
         """All kernels, shared evenly, or those of a path, one after the other."""
         every = [self._offer(node) for node in self._graph.nodes]
         on_path = (sum(float(every[n].shortest.min()) for n in path) for path in self._find_paths(every))
-        return max(sum(float(offer.work.min()) for offer in every), *on_path)
+        return max(rounds * sum(float(offer.work.min()) for offer in every), *on_path)
 
     def _describe(self, nodes: tuple[int, ...], every: Sequence[_TimedOffer]) -> _Path:
         """The path with the equal layers that it leads through, which `_weigh` need not look at one by one."""
@@ -263,7 +263,7 @@ def _walk(path: _Path, times: Floats, step: Callable[[Floats, int], Floats]) -> 
     i, before = 1, None
     while i < len(path.nodes):
         if path.first <= i < path.end and (i - path.first) % path.length == 0:
-            if before is not None and np.ptp(added := times - before) <= ROUNDING * float(times.max()):
+            if before is not None and np.ptp(added := times - before) <= SUM_ROUNDING * float(times.max()):
                 layers = (path.end - i) // path.length
                 times = times + layers * float(added.min())
                 i, before = i + layers * path.length, None

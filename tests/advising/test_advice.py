@@ -28,6 +28,7 @@ from einc.generation.decoder_plans import make_pins
 from einc.machines.load import load_machine
 from einc.options import CompileOptions
 from einc.search import fastest
+from einc.search.lower_bound import bound_kernels
 from einc_runtime.plan.codec import decode
 
 STORIES = Path(__file__).parents[2] / "models" / "stories"
@@ -126,7 +127,7 @@ def test_figures_of_a_decoder_are_those_of_its_plans(einc: Run, tmp_path: Path) 
     assert apart["round_ms"] == pytest.approx(max(5 * prompt_ms, 8 * token_ms))
 
 
-@pytest.mark.usefixtures("less_effort")
+@pytest.mark.usefixtures("less_effort", "no_bounds")
 @pytest.mark.slow
 def test_prompts_in_stages_are_read_together(einc: Run, tmp_path: Path) -> None:
     folder = tmp_path / "two-layers"
@@ -146,6 +147,10 @@ def test_prompts_in_stages_are_read_together(einc: Run, tmp_path: Path) -> None:
     assert token_ms == apart["plans"]["token"]["predicted_ms"]
     assert option["round_ms"] == pytest.approx(max(2 * prompt_ms, 8 * token_ms))
     assert option["first_ms"] > prompt_ms
+
+    einc("import", "hf", folder, "--tokens", 40, "--caches", "-o", tmp_path / "prompt.ein")
+    graph = compile_model((tmp_path / "prompt.ein").read_text(), "prompt.ein", CompileOptions()).graph
+    assert prompt_ms / 4 < bound_kernels(graph, load_machine("dgx-h100"), 1, rounds=4 / 2) <= prompt_ms
 
 
 def test_figures_of_stages_are_those_of_their_plans(einc: Run, tmp_path: Path) -> None:
