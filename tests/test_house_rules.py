@@ -32,7 +32,7 @@ VAGUE_NAMES = (
     "things", "made", "asked", "wanted", "alike", "what", "which",
 )  # fmt: skip
 """Pronouns and fillers, which say nothing about the value that they name."""
-CLEAR_TESTS = ("exchange", "logical", "physical", "search", "support")
+CLEAR_TESTS = ("cli", "exchange", "logical", "physical", "report", "runtime/plan", "search", "support")
 """Folders of tests without them."""
 
 

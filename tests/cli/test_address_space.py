@@ -21,12 +21,12 @@ VERIFY = ("verify", "ffn.bin")
 
 @pytest.fixture(scope="module")
 def folder(tmp_path_factory):
-    place = tmp_path_factory.mktemp("limited")
+    folder = tmp_path_factory.mktemp("limited")
     definitions = (("tokens", "200"), ("d_model", "512"), ("d_ff", "700"))
     options = CompileOptions("host", 2, definitions, selector="eindecomp", time_limit=3.0)
     bundle = compile_model((ROOT / "models" / "ffn.ein").read_text(), "ffn.ein", options).bundle
-    (place / "ffn.bin").write_bytes(encode(bundle))
-    return place
+    (folder / "ffn.bin").write_bytes(encode(bundle))
+    return folder
 
 
 def run(folder, arguments, mebibytes):

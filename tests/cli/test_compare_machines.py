@@ -61,8 +61,8 @@ def test_the_number_of_sites_is_kept_as_far_as_there_are_any(
     three = small_machine(tmp_path / "three.json", 1 << 20)
     for devices, expected in (("5", [5, 5, 5, 3]), ("1,6", [2, 2, 2, 2])):
         options = ("--compare", "gb200-nvl72", "--compare", "host", "--compare", three)
-        found = einc("compile", model, "-m", "dgx-v100", *NAIVE, "--devices", devices, *options, "--json").json()
-        assert [row["devices"] for row in found["comparison"]] == expected
+        document = einc("compile", model, "-m", "dgx-v100", *NAIVE, "--devices", devices, *options, "--json").json()
+        assert [row["devices"] for row in document["comparison"]] == expected
 
 
 def test_the_table(model: Path, einc: Callable[..., Any]) -> None:

@@ -276,36 +276,36 @@ def test_both_words_for_the_synthesized_schedule_give_the_same_plan(einc: Callab
 
 
 def test_exchanges_are_synthesized_unless_told_otherwise(einc: Callable[..., Any], tmp_path: Path) -> None:
-    found = {}
+    results = {}
     for schedule in ("synthesized", "naive"):
         more = () if schedule == "synthesized" else ("--schedule", "naive")
-        found[schedule] = einc(*CHAIN, "--ideal", *more, "--json", "-o", tmp_path / "p.bin").json()
-        assert found[schedule]["schedule"] == schedule
+        results[schedule] = einc(*CHAIN, "--ideal", *more, "--json", "-o", tmp_path / "p.bin").json()
+        assert results[schedule]["schedule"] == schedule
         assert einc("verify", tmp_path / "p.bin").code == 0
-    assert found["synthesized"]["exchanges"]
-    for exchange in found["synthesized"]["exchanges"]:
+    assert results["synthesized"]["exchanges"]
+    for exchange in results["synthesized"]["exchanges"]:
         assert 0 < exchange["bound_free_ms"] <= exchange["bound_ms"] <= exchange["completion_ms"] * (1 + 1e-9)
         assert exchange["completion_ms"] <= exchange["naive_ms"]
         assert exchange["bound_by"]
-    assert found["synthesized"]["predicted_ms"] <= found["naive"]["predicted_ms"]
+    assert results["synthesized"]["predicted_ms"] <= results["naive"]["predicted_ms"]
 
 
 def test_where_inputs_start_is_chosen_kept_and_told(einc: Callable[..., Any], tmp_path: Path) -> None:
-    target, found = tmp_path / "p.bin", {}
+    target, documents = tmp_path / "p.bin", {}
     arguments = ("-m", "dgx-a100", "--devices", "4", "-D", "scale=100", "--selector", "eindecomp")
     for placement in (None, "replicated", "once"):
         more = () if placement is None else ("--input-placement", placement)
         summary = einc("compile", MODELS / "chain_c.ein", *arguments, *more, "--json", "-o", target).json()
-        found[placement] = explained = einc("explain", target, "--json").json()
+        documents[placement] = explained = einc("explain", target, "--json").json()
         assert summary["input_placement"] == explained["input_placement"] == (placement or "replicated")
         assert einc("describe", target, "--json").json()["input_placement"] == explained["input_placement"]
         assert einc("verify", target).code == 0
         assert einc("run", target, "--inputs", "rand:1", "--weights", "rand:2", "--check").code == 0
-    assert found[None] == found["replicated"] != found["once"]
-    (m1,) = found["once"]["inputs"]
+    assert documents[None] == documents["replicated"] != documents["once"]
+    (m1,) = documents["once"]["inputs"]
     assert sum((x1 - x0) * (y1 - y0) for (x0, y0), (x1, y1) in m1["blocks"]) == 102 * 122
-    assert {weight["copies"] for weight in found["once"]["weights"]} == {1}
-    moved = {name: sum(op["moves"]["bytes"] for op in document["ops"]) for name, document in found.items()}
+    assert {weight["copies"] for weight in documents["once"]["weights"]} == {1}
+    moved = {name: sum(op["moves"]["bytes"] for op in document["ops"]) for name, document in documents.items()}
     assert moved["once"] > moved["replicated"]
     assert "input placement once)" in einc("explain", target).out
     assert "every block lies on one site when the clock starts" in einc("explain", target).out
@@ -351,7 +351,7 @@ def test_an_interrupt_of_the_search_keeps_the_best(
 
 
 @pytest.mark.parametrize(
-    ("place", "code"),
+    ("function", "code"),
     [
         ("einc.physical.placer.Lowering.finish", 0),
         ("einc.logical.optimize.build_problem", 130),
@@ -359,9 +359,9 @@ def test_an_interrupt_of_the_search_keeps_the_best(
     ],
 )
 def test_interrupts_between_searches_and_elsewhere(
-    place: str, code: int, einc: Callable[..., Any], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    function: str, code: int, einc: Callable[..., Any], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    module, name = place.rsplit(".", 1)
+    module, name = function.rsplit(".", 1)
     owner = importlib.import_module(module) if module.islower() else placer.Lowering
     real = getattr(owner, name)
     pressed = []

@@ -31,11 +31,11 @@ def figures_of(document: dict[str, Any]) -> dict[str, float]:
     exchanges = [part["exchange"] for part in parts if part["exchange"]]
     alone = [row["predicted_ms"] for row in document["baselines"] if row["name"] == "single"]
     weights, sites = document["weights"], range(document["devices"])
-    found = {
+    results = {
         "predicted_ms": document["predicted_ms"],
-        "exchange_ms": sum(one["completion_ms"] for one in exchanges),
-        "naive_ms": sum(one["naive_ms"] for one in exchanges),
-        "bound_ms": sum(one["bound_ms"] for one in exchanges),
+        "exchange_ms": sum(exchange["completion_ms"] for exchange in exchanges),
+        "naive_ms": sum(exchange["naive_ms"] for exchange in exchanges),
+        "bound_ms": sum(exchange["bound_ms"] for exchange in exchanges),
         "comm_bytes": sum(part["moves"]["bytes"] for part in parts),
         "transfers": sum(part["moves"]["transfers"] for part in parts),
         "memory": max(document["memory_bytes"]),
@@ -47,10 +47,12 @@ def figures_of(document: dict[str, Any]) -> dict[str, float]:
         "cost": document["total_cost"],
         "speedup": alone[0] / document["predicted_ms"],
     }
-    found |= {part: sum(op["cost"][part] for op in document["ops"]) for part in ("repartition", "join", "aggregation")}
-    found |= document["time"]["critical"]
-    found["bound_ratio"] = found["exchange_ms"] / found["bound_ms"]
-    return found
+    results |= {
+        part: sum(op["cost"][part] for op in document["ops"]) for part in ("repartition", "join", "aggregation")
+    }
+    results |= document["time"]["critical"]
+    results["bound_ratio"] = results["exchange_ms"] / results["bound_ms"]
+    return results
 
 
 def test_every_quantity_is_what_explain_shows(plan: Path, einc: Callable[..., Any]) -> None:
@@ -117,7 +119,10 @@ def test_cuts_are_read_as_pins_are() -> None:
     contract = parse_contract("cut( layer.[0-3]*.up ) == heads/2, keys/4")
     assert isinstance(contract, CutContract)
     assert (contract.pin.pattern, contract.pin.cut) == ("layer.[0-3]*.up", "heads/2,keys/4")
-    assert [one.where for one in parse_contract_file("# a\n\nmemory < 3 # b\n cost > 1\n", "f")] == ["f:3", "f:4"]
+    assert [requirement.where for requirement in parse_contract_file("# a\n\nmemory < 3 # b\n cost > 1\n", "f")] == [
+        "f:3",
+        "f:4",
+    ]
 
 
 @pytest.mark.parametrize(

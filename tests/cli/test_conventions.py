@@ -312,7 +312,7 @@ def test_models_are_listed_and_copied(
 
 
 @pytest.mark.parametrize(
-    ("shell", "place"),
+    ("shell", "file"),
     [
         ("bash", ".local/share/bash-completion/completions/einc"),
         ("zsh", ".zfunc/_einc"),
@@ -320,7 +320,7 @@ def test_models_are_listed_and_copied(
     ],
 )
 def test_completion_is_printed_and_installed(
-    shell: str, place: str, einc: Callable[..., Any], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    shell: str, file: str, einc: Callable[..., Any], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     for name in ("XDG_DATA_HOME", "XDG_CONFIG_HOME", "ZDOTDIR"):
         monkeypatch.delenv(name, raising=False)
@@ -329,6 +329,6 @@ def test_completion_is_printed_and_installed(
     assert printed.code == 0
     assert "_EINC_COMPLETE" in printed.out
     assert einc("completion", shell, "--install").code == 0
-    assert (tmp_path / place).read_text().strip() == printed.out.strip()
+    assert (tmp_path / file).read_text().strip() == printed.out.strip()
     monkeypatch.setenv("SHELL", "/bin/unknown")
     assert einc("completion").code == 2

@@ -76,8 +76,8 @@ def test_other_cuts_stand_in_one_row_for_equal_layers(plans: dict[str, Path], ei
     explained = [einc("explain", plans[name], "--json").json() for name in ("a", "pinned")]
     quantities = {row["quantity"]: (row["a"], row["b"]) for row in document["quantities"]}
     for name, key in (("predicted_ms", "predicted_ms"), ("cost", "total_cost")):
-        assert quantities[name] == tuple(one[key] for one in explained)
-    moved = [sum(p["moves"]["bytes"] for p in [*one["ops"], *one["outputs"]]) for one in explained]
+        assert quantities[name] == tuple(document[key] for document in explained)
+    moved = [sum(p["moves"]["bytes"] for p in [*document["ops"], *document["outputs"]]) for document in explained]
     assert quantities["comm_bytes"] == tuple(moved)
     assert moved[0] != moved[1]
     text = einc("diff", plans["a"], plans["pinned"]).out

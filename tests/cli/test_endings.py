@@ -42,8 +42,8 @@ def test_what_is_half_written_goes_with_whom_a_signal_ends(
     number: signal.Signals, code: int, told: bytes, tmp_path: Path
 ) -> None:
     """The signal comes when all is written, and has not its name yet."""
-    found = einc_in(f"os.fsync = lambda _: signal.raise_signal({number})", "models", "copy", "swap", cwd=tmp_path)
-    assert found == (code, b"", told)
+    result = einc_in(f"os.fsync = lambda _: signal.raise_signal({number})", "models", "copy", "swap", cwd=tmp_path)
+    assert result == (code, b"", told)
     assert list(tmp_path.iterdir()) == []
 
 
@@ -51,8 +51,8 @@ def test_what_is_half_written_goes_with_whom_a_signal_ends(
 def test_signals_that_are_ignored_stay_so(number: signal.Signals, tmp_path: Path) -> None:
     """As for `nohup`, and in a script's background."""
     program = f"signal.signal({number}, signal.SIG_IGN); os.fsync = lambda _: signal.raise_signal({number})"
-    found = einc_in(program, "models", "copy", "swap", cwd=tmp_path)
-    assert found == (0, b"", b"swap.exprog: a copy of swap\n")
+    result = einc_in(program, "models", "copy", "swap", cwd=tmp_path)
+    assert result == (0, b"", b"swap.exprog: a copy of swap\n")
 
 
 def test_an_ignored_interrupt_does_not_end_a_search() -> None:
@@ -85,8 +85,8 @@ def make_context(*_):
 
 root.make_context = make_context
 """
-    found = einc_in(program, cwd=tmp_path)
-    assert found == (code, b"", told)
+    result = einc_in(program, cwd=tmp_path)
+    assert result == (code, b"", told)
 
 
 def test_interrupts_of_the_end_after_an_interrupt_are_no_news(tmp_path: Path) -> None:
@@ -105,8 +105,8 @@ def make_context(*_):
 
 root.make_context = make_context
 """
-    found = einc_in(program, cwd=tmp_path)
-    assert found == (130, b"", b"einc: interrupted\n")
+    result = einc_in(program, cwd=tmp_path)
+    assert result == (130, b"", b"einc: interrupted\n")
 
 
 @pytest.mark.sampled(3)
@@ -139,27 +139,27 @@ signals.PATIENCE = 0.1
 
 @pytest.mark.parametrize("command", [("check", "-"), ("verify", "-")])
 def test_standard_input_that_is_closed_cannot_be_read(command: tuple[str, ...], tmp_path: Path) -> None:
-    found = einc_in("sys.stdin = None", *command, cwd=tmp_path)
-    assert found == (74, b"", b"einc: standard input: cannot read: it is closed\n")
+    result = einc_in("sys.stdin = None", *command, cwd=tmp_path)
+    assert result == (74, b"", b"einc: standard input: cannot read: it is closed\n")
 
 
 def test_of_files_that_are_written_at_once_each_is_whole(tmp_path: Path) -> None:
     target = tmp_path / "a.bin"
     contents = [bytes([number]) * (1 << 20) for number in range(8)]
-    found: list[Any] = []
+    results: list[Any] = []
 
     def write(data: bytes) -> None:
         for _ in range(5):
             output.write_bytes(str(target), data)
-            found.append(target.read_bytes())
+            results.append(target.read_bytes())
 
     threads = [threading.Thread(target=write, args=(data,)) for data in contents]
     for thread in threads:
         thread.start()
     for thread in threads:
         thread.join()
-    assert len(found) == 40
-    assert set(found) <= set(contents)
+    assert len(results) == 40
+    assert set(results) <= set(contents)
     assert list(tmp_path.iterdir()) == [target]
 
 

@@ -37,7 +37,7 @@ def test_a_person_writes_a_program_for_an_exchange(model: Path, tmp_path: Path, 
     result = einc("compile", model, *CHOICE, "-o", plan, "--exchange", f"x.*={mine}", "--json")
     assert result.code == 0
     assert f"einc: x.1: {mine} takes 2.896e-05 ms, what it replaces 4.373e-05 ms" in result.err
-    authors = {one["name"]: one["author"] for one in result.json()["exchanges"]}
+    authors = {exchange["name"]: exchange["author"] for exchange in result.json()["exchanges"]}
     assert [name for name, author in authors.items() if author == "user"] == ["x.0", "x.1", "x.2"]
     assert ", by a given program" in einc("explain", plan, "--op", "x.0").out
     # what the plan has now is printed with whole atoms again
@@ -74,7 +74,7 @@ def test_proposals_for_a_plan_are_told(model: Path, tmp_path: Path, einc: Callab
     ],
 )
 def test_mistakes(arguments: Any, code: int, words: str, model: Path, einc: Callable[..., Any]) -> None:
-    given = [one.replace("MODEL", str(model)) for one in arguments]
-    result = einc(*given, *CHOICE)
+    filled = [argument.replace("MODEL", str(model)) for argument in arguments]
+    result = einc(*filled, *CHOICE)
     assert result.code == code
     assert words.replace("MODEL", str(model)) in result.err

@@ -131,17 +131,17 @@ def test_the_next_best_cut_is_no_worse_than_any_other(plan: Path, einc: Callable
     """Against the candidates themselves, with the repartition that they would cause."""
     document = einc("explain", plan, "--all-specs", "--json").json()
     ops = document["ops"]
-    made = {op["name"]: distinct([spec["outputs"][0] for spec in op["specs"]]) for op in ops}
-    asked = {op["inputs"][0]: distinct([spec["inputs"][0] for spec in op["specs"]]) for op in ops[1:]}
+    produced = {op["name"]: distinct([spec["outputs"][0] for spec in op["specs"]]) for op in ops}
+    needed = {op["inputs"][0]: distinct([spec["inputs"][0] for spec in op["specs"]]) for op in ops[1:]}
     size = {"act": 5000, "hidden": 5000, "y": 1200}
     for op in ops:
         costs = {}
         for candidate in op["candidates"]:
             cost = candidate["cost"]["join"] + candidate["cost"]["aggregation"]
             source = op["inputs"][0]
-            if source in made and distinct(candidate["inputs"][0]) != made[source]:
+            if source in produced and distinct(candidate["inputs"][0]) != produced[source]:
                 cost += size[source]
-            if op["name"] in asked and distinct(candidate["outputs"][0]) != asked[op["name"]]:
+            if op["name"] in needed and distinct(candidate["outputs"][0]) != needed[op["name"]]:
                 cost += size[op["name"]]
             costs[str(candidate["intervals"])] = cost
         now = costs.pop(str(op["intervals"]))
@@ -258,10 +258,10 @@ def test_launches_add_up_to_the_predicted_time(tmp_path: Path, einc: Callable[..
     """A step of one layer, whose sites read weights ahead."""
     path = tmp_path / "step.bin"
     sizes = {"n_layers": 1, "batch": 5, "cache": 300, "vocab": 6000, "d_model": 3072, "d_ff": 6144, "heads_q": 24}
-    given = [part for name, size in sizes.items() for part in ("-D", f"{name}={size}")]
+    definitions = [part for name, size in sizes.items() for part in ("-D", f"{name}={size}")]
     pins = [part for pin in ("*.[qo]=heads_q/2", "*.[kv]=heads_kv/2", "*.gate=d_ff/2") for part in ("--pin", pin)]
     model = MODELS / "llama_decode.ein"
-    einc("compile", model, *given, *pins, "-m", "dgx-h100", "--devices", "2", "-o", path)
+    einc("compile", model, *definitions, *pins, "-m", "dgx-h100", "--devices", "2", "-o", path)
     document = einc("explain", path, "--launches", "--json").json()
     rows = document["critical_launches"]
     parts = ("peak_ms", "launch_ms", "below_peak_ms", "ahead_ms")

@@ -37,16 +37,16 @@ def test_every_millisecond_has_an_owner(plan: Path, einc: Callable[..., Any]) ->
     for options in ((), ("--ideal",)):
         document = einc("explain", plan, "--json", *options).json()
         parts = [part["time"] for part in (*document["ops"], *document["outputs"])]
-        predicted, whole = document["predicted_ms"], document["time"]
+        predicted, total = document["predicted_ms"], document["time"]
         assert sum(part["critical_ms"] for part in parts) == pytest.approx(predicted)
-        assert sum(whole["critical"].values()) == pytest.approx(predicted)
+        assert sum(total["critical"].values()) == pytest.approx(predicted)
         busy = sum(part["compute_ms"] + part["combine_ms"] for part in parts)
-        assert busy == pytest.approx(sum(whole["site_ms"]) / 8)
+        assert busy == pytest.approx(sum(total["site_ms"]) / 8)
         waiting = sum(part["waiting_ms"] for part in parts)
-        assert busy + waiting + whole["tail_ms"] == pytest.approx(predicted)
+        assert busy + waiting + total["tail_ms"] == pytest.approx(predicted)
         for part in parts:
             assert 0 <= part["start_ms"] <= part["end_ms"] <= predicted
-        for link in whole["links"]:
+        for link in total["links"]:
             assert 0 < link["full_ms"] <= link["busy_ms"] + 1e-12 <= predicted + 1e-12
 
 
@@ -58,9 +58,9 @@ def test_ideal_leaves_latencies_out(plan: Path, einc: Callable[..., Any]) -> Non
 
 
 def test_one_operator_has_the_times_that_it_has_in_the_whole(plan: Path, einc: Callable[..., Any]) -> None:
-    whole, one = (einc("explain", plan, "--json", *o).json() for o in ((), ("--op", "h")))
-    assert one["ops"][0]["time"] == next(op["time"] for op in whole["ops"] if op["name"] == "h")
-    assert one["predicted_ms"] == whole["predicted_ms"]
+    complete, single = (einc("explain", plan, "--json", *o).json() for o in ((), ("--op", "h")))
+    assert single["ops"][0]["time"] == next(op["time"] for op in complete["ops"] if op["name"] == "h")
+    assert single["predicted_ms"] == complete["predicted_ms"]
 
 
 def test_the_terminal_says_where_the_time_goes(plan: Path, einc: Callable[..., Any]) -> None:
@@ -81,15 +81,15 @@ def test_the_terminal_says_where_the_time_goes(plan: Path, einc: Callable[..., A
     busiest = max(document["time"]["links"], key=lambda link: link["full_ms"])
     assert table[table.index("busiest links") + 1].strip().startswith(busiest["name"])
     detail = einc("explain", plan, "--op", "h").out
-    (own,) = (op for op in document["ops"] if op["name"] == "h")
-    assert f"critical {own['time']['critical_ms']:.3f}" in detail
+    (entry,) = (op for op in document["ops"] if op["name"] == "h")
+    assert f"critical {entry['time']['critical_ms']:.3f}" in detail
 
 
 def test_two_plans_are_compared_by_time_too(plan: Path, einc: Callable[..., Any], tmp_path: Path) -> None:
-    other = tmp_path / "other.bin"
-    assert einc("compile", tmp_path / "ffn.ein", "-m", "dgx-h100", "--schedule", "naive", "-o", other).code == 0
-    both = einc("explain", plan, "--against", other, "--json").json()
-    text = einc("explain", plan, "--against", other).out
+    second = tmp_path / "other.bin"
+    assert einc("compile", tmp_path / "ffn.ein", "-m", "dgx-h100", "--schedule", "naive", "-o", second).code == 0
+    both = einc("explain", plan, "--against", second, "--json").json()
+    text = einc("explain", plan, "--against", second).out
     (row,) = (line for line in text.splitlines() if line.startswith("predicted ms"))
     assert f"{both['predicted_ms']:.3f}" in row
     assert f"{both['against']['predicted_ms']:.3f}" in row
@@ -106,10 +106,10 @@ def test_the_trace_is_the_predicted_timeline(plan: Path, einc: Callable[..., Any
     titles, tracks = names(text, "process_name"), names(text)
     assert set(titles.values()) == {f"site {site} (predicted: ffn)" for site in range(8)}
     seen: dict[int, set[str]] = {}
-    for place, lane in bars.items():
+    for lane_name, lane in bars.items():
         for bar in lane:
             task = bar["args"]["task"]
-            seen.setdefault(task, set()).add(f"{titles[place[0], 0].split(' (')[0]} {tracks[place].split()[0]}")
+            seen.setdefault(task, set()).add(f"{titles[lane_name[0], 0].split(' (')[0]} {tracks[lane_name].split()[0]}")
             assert bar["ts"] == pytest.approx(times.starts[task] * 1e3, abs=1e-3)
             assert bar["ts"] + bar["dur"] == pytest.approx(times.ends[task] * 1e3, abs=1e-3)
             assert bar["cat"] == task_kind(bundle.tasks[task])
@@ -120,8 +120,8 @@ def test_the_trace_is_the_predicted_timeline(plan: Path, einc: Callable[..., Any
         elif task_kind(task) != "fence":
             assert seen[number] == {f"site {task.site} compute"}
     kernels = [
-        place
-        for place, lane in bars.items()
+        lane_name
+        for lane_name, lane in bars.items()
         if any(isinstance(bundle.tasks[b["args"]["task"]], KernelTask) for b in lane)
     ]
     assert len(kernels) == len({process for process, _ in kernels}), "kernels of a site run one at a time"

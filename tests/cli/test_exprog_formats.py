@@ -23,11 +23,11 @@ def test_import_export_import_is_the_same_program(ring: Path, tmp_path: Path, ei
     first, again = tmp_path / "a.exprog", tmp_path / "b.exprog"
     assert einc("exprog", "import", ring, "--format", "msccl-xml", "--chunk", "64KiB", "-o", first).code == 0
     assert "(size: 65536 B)" in first.read_text(encoding="utf-8")
-    for form, other in (("msccl-xml", tmp_path / "c.xml"), ("mscclpp-json", tmp_path / "c.json")):
-        assert einc("exprog", "export", first, "--format", form, "-o", other).code == 0
-        assert einc("exprog", "import", other, "--format", form, "--chunk", "64KiB", "-o", again).code == 0
+    for form, foreign in (("msccl-xml", tmp_path / "c.xml"), ("mscclpp-json", tmp_path / "c.json")):
+        assert einc("exprog", "export", first, "--format", form, "-o", foreign).code == 0
+        assert einc("exprog", "import", foreign, "--format", form, "--chunk", "64KiB", "-o", again).code == 0
         assert again.read_bytes() == first.read_bytes()
-        assert einc("exprog", "check", other).out == f"{other}: valid\n"
+        assert einc("exprog", "check", foreign).out == f"{foreign}: valid\n"
     document = einc("exprog", "import", ring, "--format", "msccl-xml", "--json").json()
     assert {name: document[name] for name in ("collective", "gpus", "chunks", "steps")} == {
         "collective": "allreduce", "gpus": 4, "chunks": 4, "steps": 28

@@ -18,8 +18,8 @@ def test_the_command_line(einc, tmp_path):
     shown = einc("exprog", "bound", path, "-m", "dgx-h100", "--ideal").out
     assert "no program takes less than 2.222 ms: cut {0}" in shown
     path.write_text(f"IN: {IN8}\nOUT: {S8} @ 0, 1, 2, 3, 4, 5, 6, 7\n", encoding="utf-8")
-    found = einc("exprog", "optimize", path, "-m", "dgx-h100", "--ideal", "--switches", "-o", tmp_path / "f.exprog")
-    assert found.out.startswith("2.333 ms")
+    result = einc("exprog", "optimize", path, "-m", "dgx-h100", "--ideal", "--switches", "-o", tmp_path / "f.exprog")
+    assert result.out.startswith("2.333 ms")
     assert einc("exprog", "check", tmp_path / "f.exprog", "-m", "dgx-h100").code == 0
     refused = einc("exprog", "optimize", path, "-m", "dgx-a100", "--switches")
     assert refused.code == 2

@@ -37,8 +37,8 @@ def test_prompts_are_continued_by_plans_that_are_kept(einc: Callable[..., Any], 
     again = einc(*command, "--json")
     assert again.err == ""
     document = again.json()
-    assert [one["tokens"] for one in document["sequences"]] == tokens
-    assert [one["compiled"] for one in document["plans"]] == [False, False]
+    assert [sequence["tokens"] for sequence in document["sequences"]] == tokens
+    assert [plan["compiled"] for plan in document["plans"]] == [False, False]
     assert document["times"]["decode_tokens_per_s"] > 0
     assert document["memory_bytes"]["process"] > document["memory_bytes"]["plan"] > 0
     assert document["times"]["generate_ms"] > document["times"]["first_token_ms"] > 0
@@ -55,16 +55,16 @@ def test_prompts_are_continued_by_plans_that_are_kept(einc: Callable[..., Any], 
 @pytest.mark.parametrize("sites", [1, pytest.param(3, marks=pytest.mark.slow), pytest.param(8, marks=pytest.mark.slow)])
 def test_the_model_of_stories_tells_one(einc: Callable[..., Any], sites: int) -> None:
     """The command of docs/generate.md; the story is one by the grammar that the model was trained on."""
-    found = einc("generate", STORIES, "Mia the owl", "--sites", sites)
-    assert found.code == 0, found.err
+    result = einc("generate", STORIES, "Mia the owl", "--sites", sites)
+    assert result.code == 0, result.err
     specification = importlib.util.spec_from_file_location("stories", STORIES / "train.py")
     assert specification is not None
     assert specification.loader is not None
     stories = importlib.util.module_from_spec(specification)
     specification.loader.exec_module(stories)
-    assert stories.is_story(f"Mia the owl{found.out.rstrip()}"), found.out
-    assert found.out == (STORIES / "owl.txt").read_text()
-    assert not stories.is_story(f"Mia the owl{found.out.rstrip()}".replace("She likes", "He likes"))
+    assert stories.is_story(f"Mia the owl{result.out.rstrip()}"), result.out
+    assert result.out == (STORIES / "owl.txt").read_text()
+    assert not stories.is_story(f"Mia the owl{result.out.rstrip()}".replace("She likes", "He likes"))
 
 
 def test_what_is_wrong_is_one_error(einc: Callable[..., Any], folder: Path, tmp_path: Path) -> None:
@@ -82,15 +82,15 @@ def test_what_is_wrong_is_one_error(einc: Callable[..., Any], folder: Path, tmp_
         ([folder], 2, "Missing argument 'PROMPT...'"),
     ]
     for arguments, code, message in cases:
-        found = einc("generate", *arguments)
-        assert (found.code, message in found.err) == (code, True), (arguments, found)
+        result = einc("generate", *arguments)
+        assert (result.code, message in result.err) == (code, True), (arguments, result)
 
 
 @pytest.mark.slow
 def test_what_sharing_costs_is_said(einc: Callable[..., Any], folder: Path, tmp_path: Path) -> None:
     command = ["generate", folder, words(PROMPTS[0]), "--max-tokens", 2, "--sites", 2, "--plans", tmp_path / "plans"]
     plain, priced = einc(*command, "--json").json(), einc(*command, "--price-pins", "--json")
-    assert all(one["unrestricted_ms"] is None and one["predicted_ms"] > 0 for one in plain["plans"])
+    assert all(plan["unrestricted_ms"] is None and plan["predicted_ms"] > 0 for plan in plain["plans"])
     step, piece = priced.json()["plans"]
     assert step == plain["plans"][0] | {"compiled": False}
     assert step["unrestricted_ms"] is None
@@ -122,8 +122,8 @@ def test_a_model_that_is_to_be_drawn_from_is(einc: Callable[..., Any], folder: P
         assert einc(*command, "--temperature", "0").out == greedy
         assert einc(*command, "--top-p", "1e-9").out == greedy
         settings.write_text('{"do_sample": true, "temperature": -1}')
-        found = einc(*command)
-        assert (found.code, "generation_config.json" in found.err) == (65, True)
+        result = einc(*command)
+        assert (result.code, "generation_config.json" in result.err) == (65, True)
     finally:
         settings.unlink()
         if before is not None:

@@ -35,9 +35,9 @@ def test_blocks_of_8_and_4_bits_are_weights_as_they_are_stored(einc: Callable[..
 
 def test_a_file_tells_the_story_of_its_folder(einc: Callable[..., Any], tmp_path: Path) -> None:
     file = write_stories(tmp_path / "stories.gguf", **{"tokenizer.chat_template": "{{ messages[0].content }} the fox"})
-    found = einc("generate", file, "Mia", "--chat", "--max-tokens", 12, "--plans", tmp_path / "plans")
-    assert found.code == 0, found.err
-    assert found.out.strip() == "lives in the forest. She likes honey c"
+    result = einc("generate", file, "Mia", "--chat", "--max-tokens", 12, "--plans", tmp_path / "plans")
+    assert result.code == 0, result.err
+    assert result.out.strip() == "lives in the forest. She likes honey c"
 
 
 def test_a_folder_may_have_the_tokenizer(einc: Callable[..., Any], tmp_path: Path) -> None:
@@ -47,6 +47,6 @@ def test_a_folder_may_have_the_tokenizer(einc: Callable[..., Any], tmp_path: Pat
     assert refused.code == 2
     assert "unheard-of" in refused.err
     assert "--tokenizer" in refused.err
-    found = einc(*command, "--tokenizer", STORIES)
-    assert found.code == 0, found.err
-    assert found.out.strip() == "lives in the"
+    result = einc(*command, "--tokenizer", STORIES)
+    assert result.code == 0, result.err
+    assert result.out.strip() == "lives in the"

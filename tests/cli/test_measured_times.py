@@ -73,9 +73,9 @@ Run = Callable[..., Any]
 def run(name: str, folder: tuple[str, Path], einc: Run, monkeypatch: pytest.MonkeyPatch, *more: str) -> Any:
     machine, path = folder
     monkeypatch.chdir(path)
-    found = einc(*(argument.replace("MACHINE", machine) for argument in TEXTS[name]), *more)
-    assert found.code in (0, 1), found.err  # `diff` finds differences
-    return found
+    result = einc(*(argument.replace("MACHINE", machine) for argument in TEXTS[name]), *more)
+    assert result.code in (0, 1), result.err  # `diff` finds differences
+    return result
 
 
 @pytest.mark.sampled(6)
@@ -83,8 +83,8 @@ def run(name: str, folder: tuple[str, Path], einc: Run, monkeypatch: pytest.Monk
 def test_a_time_has_a_range_or_is_not_measured(
     name: str, folder: tuple[str, Path], einc: Run, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    found = run(name, folder, einc, monkeypatch)
-    text = found.out + found.err
+    result = run(name, folder, einc, monkeypatch)
+    text = result.out + result.err
     assert ("not measured" in text) == (folder[0] == "dgx-v100"), text
     if folder[0] == "dgx-h100":
         assert RANGE.search(text), text
@@ -145,9 +145,9 @@ def test_plans_of_texts_say_it_in_their_document(
     monkeypatch.setattr(fastest, "MAX_SEARCH_EFFORT", 300)
     model = write_folder(tmp_path / "tiny")
     options = ("--sites", 2, "--max-tokens", 2, "--plans", tmp_path / "plans")
-    found = einc("generate", model, "w1 w2", "-m", machine, *options, "--json")
-    assert found.code == 0, found.err
-    for plan in json.loads(found.out)["plans"]:
+    result = einc("generate", model, "w1 w2", "-m", machine, *options, "--json")
+    assert result.code == 0, result.err
+    for plan in json.loads(result.out)["plans"]:
         assert plan["rates"] == ("peak" if machine == "dgx-v100" else "fitted")
         assert (plan["predicted_range_ms"] is None) == (machine == "dgx-v100")
-    assert ("ms predicted, not measured" in found.err) == (machine == "dgx-v100")
+    assert ("ms predicted, not measured" in result.err) == (machine == "dgx-v100")

@@ -20,16 +20,16 @@ FFN = "models/ffn.ein"
 @pytest.fixture
 def compiler(monkeypatch):
     """A compiler whose code is the source."""
-    made = []
+    compiled = []
 
     def compile_source(source, architecture):
-        made.append((source.name, architecture))
+        compiled.append((source.name, architecture))
         return KernelBinary(source.name, source.text.encode(), source.warps, 0, "triton 9.9")
 
     monkeypatch.setattr(triton_compile, "compile_source", compile_source)
     monkeypatch.setattr(triton_compile, "version", lambda: "triton 9.9")
     monkeypatch.setattr(precompile, "_MAX_SERIAL", 10**6)  # in this process
-    return made
+    return compiled
 
 
 @pytest.mark.parametrize("names", ["sm_70", "sm_90,a100", "", "90"])
@@ -71,18 +71,18 @@ def test_kernels_are_written_once_beside_the_plan(einc, compiler, tmp_path):
     )
     result = einc(*arguments)
     document = result.json()["kernels"]
-    place = Path(document["directory"])
-    assert f"{place}: {document['count']} kernels for sm_80, sm_90" in result.err
-    assert place == kernel_cache.directory_beside(plan)
+    directory = Path(document["directory"])
+    assert f"{directory}: {document['count']} kernels for sm_80, sm_90" in result.err
+    assert directory == kernel_cache.directory_beside(plan)
     assert document["architectures"] == ["sm_80", "sm_90"]
     assert document["compiler"] == "triton 9.9"
-    assert len(list(place.glob("*.cubin"))) == len(compiler) == 2 * document["count"]
-    assert len(list(place.glob("*.py"))) == document["count"]
+    assert len(list(directory.glob("*.cubin"))) == len(compiler) == 2 * document["count"]
+    assert len(list(directory.glob("*.py"))) == document["count"]
     compiler.clear()
     assert einc(*arguments).json()["kernels"] == document
     assert compiler == []  # all were there
     needed = precompile.list_sources(decode(plan.read_bytes()), "sm_90")
-    assert all(kernel_cache.find(source, "sm_90", [place], None) is not None for source in needed)
+    assert all(kernel_cache.find(source, "sm_90", [directory], None) is not None for source in needed)
 
 
 def test_one_kernel_that_cannot_be_compiled(compiler, tmp_path, monkeypatch):

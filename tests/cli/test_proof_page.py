@@ -24,8 +24,8 @@ MODEL = 'model m\ndim a = 8\ninput x : f32[a]\nweight w : f32[a]\noutput y = sum
 
 def sentences() -> set[str]:
     """What stands in bold letters, on one line each and without the full stop that may be at the end."""
-    found = re.findall(r"\*\*(.+?)\*\*", PAGE.read_text(encoding="utf-8"), re.S)
-    return {" ".join(text.split()).removesuffix(".") for text in found}
+    matches = re.findall(r"\*\*(.+?)\*\*", PAGE.read_text(encoding="utf-8"), re.S)
+    return {" ".join(text.split()).removesuffix(".") for text in matches}
 
 
 def test_the_page_has_the_sentences_of_the_commands(

@@ -41,18 +41,18 @@ def compiled(model: str, machine: str, sites: int, preset: str | None = None, **
     return compile_model(text, f"{model}.ein", options)
 
 
-def with_cuts(found: Compiled, choose: Callable[[Operator, Candidate], Candidate]) -> LogicalPlan:
+def with_cuts(compilation: Compiled, choose: Callable[[Operator, Candidate], Candidate]) -> LogicalPlan:
     """The compiled plan with other candidates; the costs of repartitions stay, and play no part here."""
-    nodes = zip(found.plan.graph.nodes, found.plan.choices, strict=True)
+    nodes = zip(compilation.plan.graph.nodes, compilation.plan.choices, strict=True)
     choices = (Choice(node.name, choose(node.operator, old.candidate), old.repartition) for node, old in nodes)
-    return replace(found.plan, choices=tuple(choices))
+    return replace(compilation.plan, choices=tuple(choices))
 
 
-def bundle_of(found: Compiled, plan: LogicalPlan, schedule: str) -> Bundle:
-    machine = found.target.machine
+def bundle_of(compilation: Compiled, plan: LogicalPlan, schedule: str) -> Bundle:
+    machine = compilation.target.machine
     program = build(plan, machine) if schedule == "naive" else build_fast(plan, machine)
     verify(program)
-    return emit(program, machine, found.target.devices, schedule)
+    return emit(program, machine, compilation.target.devices, schedule)
 
 
 def compute_everywhere(operator: Operator, old: Candidate) -> Candidate:
@@ -67,14 +67,14 @@ def test_commands_read_plans_with_replicas(
     model: str, seed: int | None, einc: Callable[..., Any], tmp_path: Path
 ) -> None:
     """The commands prove the plan, and compute what the operators' definitions say on whole arrays."""
-    found = compiled(model, "host", 4, "tiny")
+    compilation = compiled(model, "host", 4, "tiny")
     rng = random.Random(seed)
 
     def draw(operator: Operator, old: Candidate) -> Candidate:
         return rng.choice(enumerate_flexible_candidates(operator, 4))
 
-    plan = with_cuts(found, compute_everywhere if seed is None else draw)
-    bundle = bundle_of(found, plan, "naive" if seed is None else "synthesized")
+    plan = with_cuts(compilation, compute_everywhere if seed is None else draw)
+    bundle = bundle_of(compilation, plan, "naive" if seed is None else "synthesized")
     assert restore_plan(bundle).choices == plan.choices
     path = tmp_path / "plan.bin"
     path.write_bytes(encode(bundle))
@@ -97,27 +97,27 @@ def test_commands_read_plans_with_replicas(
 
 
 def test_decoding_is_faster_where_norms_and_additions_are_computed_everywhere() -> None:
-    found = compiled("llama_decode", "dgx-h100", 4, n_layers="2")
-    machine = found.target.machine
-    faster = build(with_cuts(found, compute_everywhere), machine)
-    assert faster.predicted_ms < 0.97 * found.program.predicted_ms
+    compilation = compiled("llama_decode", "dgx-h100", 4, n_layers="2")
+    machine = compilation.target.machine
+    faster = build(with_cuts(compilation, compute_everywhere), machine)
+    assert faster.predicted_ms < 0.97 * compilation.program.predicted_ms
 
 
 def test_independent_products_run_side_by_side() -> None:
     """M5 M6 and M7 M8 need nothing from each other; cut into four, each product takes four of eight sites."""
-    found = compiled("chain_a", "dgx-a100", 8)
+    compilation = compiled("chain_a", "dgx-a100", 8)
 
     def halve(operator: Operator, old: Candidate) -> Candidate:
         return build_candidates(operator, (2, 1, 2))[0]
 
-    program = build(with_cuts(found, halve), found.target.machine)
-    times = time_tasks(compute_task_costs(program), found.target.machine)
+    program = build(with_cuts(compilation, halve), compilation.target.machine)
+    times = time_tasks(compute_task_costs(program), compilation.target.machine)
     spans: dict[str, list[tuple[float, float, int]]] = {}
     for task, start, end in zip(program.tasks, times.starts, times.ends, strict=True):
         if isinstance(task, KernelTask):
             spans.setdefault(program.operations[task.operation].name, []).append((start, end, task.site))
-    for one, other in (("p12", "p34"), ("p5678.1", "p5678.2")):
-        assert {site for *_, site in spans[one]}.isdisjoint(site for *_, site in spans[other])
-        assert max(start for start, *_ in (*spans[one], *spans[other])) < min(
-            end for _, end, _ in (*spans[one], *spans[other])
+    for first, second in (("p12", "p34"), ("p5678.1", "p5678.2")):
+        assert {site for *_, site in spans[first]}.isdisjoint(site for *_, site in spans[second])
+        assert max(start for start, *_ in (*spans[first], *spans[second])) < min(
+            end for _, end, _ in (*spans[first], *spans[second])
         )

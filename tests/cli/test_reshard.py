@@ -22,12 +22,12 @@ DIMS = ("-D", "tokens=24", "-D", "d_model=21", "-D", "d_ff=29", "--selector", "e
 @pytest.fixture
 def plans(einc: Callable[..., Any], tmp_path: Path) -> dict[int, Path]:
     einc("models", "copy", "ffn", "-o", tmp_path / "ffn.ein")
-    found = {}
+    results = {}
     for sites in (2, 3):
-        found[sites] = tmp_path / f"{sites}.bin"
-        words = ("compile", tmp_path / "ffn.ein", "-m", "dgx-a100", "--devices", sites, *DIMS, "-o", found[sites])
+        results[sites] = tmp_path / f"{sites}.bin"
+        words = ("compile", tmp_path / "ffn.ein", "-m", "dgx-a100", "--devices", sites, *DIMS, "-o", results[sites])
         assert einc(*words).code == 0
-    return found
+    return results
 
 
 def test_document_and_text(einc: Callable[..., Any], plans: dict[int, Path], tmp_path: Path) -> None:
@@ -46,9 +46,9 @@ def test_document_and_text(einc: Callable[..., Any], plans: dict[int, Path], tmp
     assert "nothing moves between the 2 sites" in einc("reshard", plans[2], plans[2]).out
     short = einc("reshard", plans[2], plans[3], "--time-limit", "1e-9", "--json").json()
     naive = einc("reshard", plans[2], plans[3], "--schedule", "naive", "--json").json()
-    for row, simple, whole in zip(short["tensors"], naive["tensors"], document["tensors"], strict=True):
+    for row, simple, tensor in zip(short["tensors"], naive["tensors"], document["tensors"], strict=True):
         assert (row["bound_ms"], row["ratio"]) == (None, None)
-        assert simple["predicted_ms"] == row["naive_ms"] == whole["naive_ms"]
+        assert simple["predicted_ms"] == row["naive_ms"] == tensor["naive_ms"]
     for command in ("verify", "explain", "describe"):
         assert einc(command, target).code == 0
 
@@ -81,12 +81,12 @@ def test_shards_of_one_plan_become_those_of_another(
 
 
 def test_what_cannot_be_resharded(einc: Callable[..., Any], plans: dict[int, Path], tmp_path: Path) -> None:
-    other = tmp_path / "f16.bin"
+    narrow = tmp_path / "f16.bin"
     dims = (*DIMS[:-1], "f16")
-    assert einc("compile", tmp_path / "ffn.ein", "-m", "dgx-a100", "--devices", 2, *dims, "-o", other).code == 0
+    assert einc("compile", tmp_path / "ffn.ein", "-m", "dgx-a100", "--devices", 2, *dims, "-o", narrow).code == 0
     (tmp_path / "broken.bin").write_bytes(b"\0 no plan")
     for arguments, code, message in (
-        ([plans[2], other], 65, "'w1' is a weight f32[21, 29] in the first plan and a weight f16[21, 29]"),
+        ([plans[2], narrow], 65, "'w1' is a weight f32[21, 29] in the first plan and a weight f16[21, 29]"),
         ([plans[2], tmp_path / "no.bin"], 2, "there is no such file"),
         ([plans[2], tmp_path / "broken.bin"], 65, "broken.bin"),
         ([plans[2], plans[3], "-m", "no-such-machine"], 2, "no-such-machine"),
@@ -94,5 +94,5 @@ def test_what_cannot_be_resharded(einc: Callable[..., Any], plans: dict[int, Pat
         ([plans[2], plans[3], "-o", "-", "--json"], 2, "which --json needs"),
         ([plans[2], plans[3], "-o", tmp_path / "no" / "r.bin"], 73, "no such"),
     ):
-        found = einc("reshard", *arguments)
-        assert (found.code, message in found.err) == (code, True), found
+        result = einc("reshard", *arguments)
+        assert (result.code, message in result.err) == (code, True), result

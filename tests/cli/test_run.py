@@ -254,8 +254,8 @@ def test_a_bad_array_is_refused(content: bytes, run: Callable[..., Any], tmp_pat
 def test_other_byte_and_memory_orders_are_read_right(order: str, run: Callable[..., Any], tmp_path: Path) -> None:
     x = np.load("x.npy")
     np.save(tmp_path / "x.npy", x.astype(">f4") if order == "big-endian" else np.asfortranarray(x))
-    given = ("--inputs", tmp_path / "x.npy", "--inputs", "b.npy", "--weights", "weights.npz")
-    assert run(*given, "--expect", "y=expected_y.npy").code == 0
+    operands = ("--inputs", tmp_path / "x.npy", "--inputs", "b.npy", "--weights", "weights.npz")
+    assert run(*operands, "--expect", "y=expected_y.npy").code == 0
 
 
 def test_an_archive_bomb_is_refused_unread(run: Callable[..., Any], tmp_path: Path) -> None:
@@ -338,8 +338,8 @@ def test_a_model_is_no_plan(einc: Callable[..., Any], folder: Path) -> None:
 def test_bf16_goes_in_and_out_as_f32(einc: Callable[..., Any], folder: Path, tmp_path: Path) -> None:
     plan = tmp_path / "p.bin"
     assert einc("compile", folder / "pair.ein", "-m", "dgx-a100", "--dtype", "bf16", "-o", plan).code == 0
-    given = ("--inputs", folder / "inputs.npz", "--weights", folder / "weights.npz")
-    result = einc("run", plan, *given, "--check", "-o", f"y={tmp_path}/y.npy", "--json")
+    operands = ("--inputs", folder / "inputs.npz", "--weights", folder / "weights.npz")
+    result = einc("run", plan, *operands, "--check", "-o", f"y={tmp_path}/y.npy", "--json")
     assert result.code == 0, result.err
     assert result.json()["outputs"]["y"]["dtype"] == "bf16"
     y = np.load(tmp_path / "y.npy")

@@ -28,5 +28,5 @@ def test_one_process_writes_one_file(einc: Callable[..., Any], tmp_path: Path) -
         (["-o", target, "--check"], 2, "leave out --check and --expect"),
         (["-o", tmp_path / "no" / "y.safetensors"], 73, "there is no such folder"),
     ):
-        found = einc(*command, *arguments)
-        assert (found.code, message in found.err) == (code, True), found
+        result = einc(*command, *arguments)
+        assert (result.code, message in result.err) == (code, True), result

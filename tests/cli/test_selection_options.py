@@ -47,18 +47,18 @@ def test_pins_stand_in_the_plan_and_it_computes_the_same(einc: Run, tmp_path: Pa
     ],
 )
 def test_what_cannot_be_meant_is_wrong_usage(einc: Run, tmp_path: Path, option: tuple[str, str], words: str) -> None:
-    found = einc("compile", *TINY, *option, "-o", tmp_path / "p.bin")
-    assert found.code == 2
-    assert words in found.err
+    result = einc("compile", *TINY, *option, "-o", tmp_path / "p.bin")
+    assert result.code == 2
+    assert words in result.err
 
 
 def test_options_of_compile_do_not_change_a_plan(einc: Run, tmp_path: Path) -> None:
     plan = tmp_path / "p.bin"
     einc("compile", *TINY, "-o", plan)
     for option, value in (("--pin", "y=whole"), ("--baseline", "data"), ("--memory", "1GiB")):
-        found = einc("explain", plan, option, value)
-        assert found.code == 2
-        assert f"{option} is for compiling" in found.err
+        result = einc("explain", plan, option, value)
+        assert result.code == 2
+        assert f"{option} is for compiling" in result.err
 
 
 def test_the_fastest_of_the_plan_and_its_baselines_is_taken(einc: Run, tmp_path: Path) -> None:
@@ -85,8 +85,10 @@ def test_the_fastest_of_the_plan_and_its_baselines_is_taken(einc: Run, tmp_path:
 
 def test_a_time_limit_ends_the_comparison(einc: Run, tmp_path: Path) -> None:
     plan = tmp_path / "p.bin"
-    found = einc("compile", *TINY, "--baseline", "data,single", "--time-limit", "0.0001", "-o", plan, "--json").json()
-    for row in found["baselines"]:
+    document = einc(
+        "compile", *TINY, "--baseline", "data,single", "--time-limit", "0.0001", "-o", plan, "--json"
+    ).json()
+    for row in document["baselines"]:
         assert "no time was left" in row["note"]
         assert not row["chosen"]
     told = einc("compile", *TINY, "--baseline", "data", "-o", plan)
@@ -141,12 +143,12 @@ def test_what_pins_cost_is_the_time_of_a_plan_without_them(einc: Run, tmp_path: 
     assert einc("compile", *small, "--price-pins", "-o", free).code == 0  # there are no pins
     assert einc("compile", *small, *pin, "--price-pins", "-o", pinned).code == 0
     documents = [einc("explain", plan, "--json").json() for plan in (free, pinned)]
-    assert [one["unrestricted_ms"] for one in documents] == [None, documents[0]["predicted_ms"]]
+    assert [document["unrestricted_ms"] for document in documents] == [None, documents[0]["predicted_ms"]]
     ratio = documents[1]["predicted_ms"] / documents[0]["predicted_ms"]
     assert ratio > 1
-    found = einc("explain", pinned).out
-    assert "a plan without these pins is predicted to take" in found
-    assert f"this one {ratio:.2f} times it" in found
+    shown = einc("explain", pinned).out
+    assert "a plan without these pins is predicted to take" in shown
+    assert f"this one {ratio:.2f} times it" in shown
     for unpriced in (pin, (*pin, "--price-pins", "--time-limit", "5")):
         written = einc("compile", *small, *unpriced, "-o", free, "--json").json()
         assert (written["unrestricted_ms"], written["predicted_ms"]) == (None, documents[1]["predicted_ms"])

@@ -31,14 +31,14 @@ def test_answers_are_those_of_the_model(
     einc: Callable[..., Any], folder: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """The first run ends as by one signal, the second one as by two."""
-    asked: list[Any] = []
+    calls: list[Any] = []
 
     def run(app: Any, at: socket.socket, engine: Any, drain: float, started: Callable[[], None]) -> int | None:
         started()
         body = {"model": "m", "prompt": words(PROMPTS[1]), "max_tokens": 10}
-        asked.append((call_app(app, "/v1/completions", body).json(), engine.size, drain))
+        calls.append((call_app(app, "/v1/completions", body).json(), engine.size, drain))
         engine.close()
-        return None if len(asked) == 1 else signal.SIGTERM
+        return None if len(calls) == 1 else signal.SIGTERM
 
     monkeypatch.setattr(server, "run_server", run)
     command = ["serve", folder, "--port", 0, "--name", "m", "--batch", 2, "--plans", tmp_path, "--drain", 5]
@@ -49,9 +49,9 @@ def test_answers_are_those_of_the_model(
     again = einc(*command, "--max-tokens", 9)
     assert (again.code, again.err.splitlines()[-1]) == (143, "einc: terminated")
     # The text goes on after the prompt, and so begins with the space between them, as transformers decodes it.
-    assert asked[0][0]["choices"][0]["text"] == f" {words(expected_tokens('llama-scaled')[1])}"
-    assert asked[0][1:] == (2, 5.0)
-    assert "max_tokens: at most 9" in asked[1][0]["error"]["message"]
+    assert calls[0][0]["choices"][0]["text"] == f" {words(expected_tokens('llama-scaled')[1])}"
+    assert calls[0][1:] == (2, 5.0)
+    assert "max_tokens: at most 9" in calls[1][0]["error"]["message"]
 
 
 def test_what_is_wrong_is_one_error(einc: Callable[..., Any], folder: Path, tmp_path: Path) -> None:
@@ -78,8 +78,8 @@ def test_what_is_wrong_is_one_error(einc: Callable[..., Any], folder: Path, tmp_
             ([encoder], 65, "only a BertModel is pooled"),
         ]
         for arguments, code, message in cases:
-            found = einc("serve", "--port", 0, *arguments)
-            assert (found.code, message in found.err) == (code, True), (arguments, found)
+            result = einc("serve", "--port", 0, *arguments)
+            assert (result.code, message in result.err) == (code, True), (arguments, result)
 
 
 def test_packages_that_are_missing_are_named(
@@ -87,9 +87,9 @@ def test_packages_that_are_missing_are_named(
 ) -> None:
     find = importlib.util.find_spec
     monkeypatch.setattr("einc.cli.model_serving.find_spec", lambda name: None if name == "uvicorn" else find(name))
-    found = einc("serve", folder)
-    assert found.code == 69
-    message, _, hint = found.err.partition("\n    hint: ")
+    result = einc("serve", folder)
+    assert result.code == 69
+    message, _, hint = result.err.partition("\n    hint: ")
     assert message.endswith("serving needs the package uvicorn")
     command, packages = hint.split(" install ")
     assert "pip" in command

@@ -165,17 +165,17 @@ def test_every_command_that_prints_a_document_is_tried() -> None:
 @pytest.fixture(scope="module")
 def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """What the commands read, and a library that prints wherever it can."""
-    made = tmp_path_factory.mktemp("noise")
-    (made / "sitecustomize.py").write_text(NOISE)
-    (made / "noisy.ein").write_text(MODEL)
-    (made / "hosts.txt").write_text("alpha slots=2\nbeta slots=2\n")
-    (made / "swap.exprog").write_text((MODELS / "exchanges" / "swap.exprog").read_text())
+    working = tmp_path_factory.mktemp("noise")
+    (working / "sitecustomize.py").write_text(NOISE)
+    (working / "noisy.ein").write_text(MODEL)
+    (working / "hosts.txt").write_text("alpha slots=2\nbeta slots=2\n")
+    (working / "swap.exprog").write_text((MODELS / "exchanges" / "swap.exprog").read_text())
     for name, devices in (("four", 4), ("two", 2)):
-        arguments = ["compile", str(made / "noisy.ein"), "-m", "dgx-v100", "--devices", str(devices)]
-        assert main([*arguments, "-o", str(made / f"{name}.bin")]) == 0
-    written = ["exprog", "export", str(made / "swap.exprog"), "--format", "mscclpp-json"]
-    assert main([*written, "-o", str(made / "swap.json")]) == 0
-    return made
+        arguments = ["compile", str(working / "noisy.ein"), "-m", "dgx-v100", "--devices", str(devices)]
+        assert main([*arguments, "-o", str(working / f"{name}.bin")]) == 0
+    written = ["exprog", "export", str(working / "swap.exprog"), "--format", "mscclpp-json"]
+    assert main([*written, "-o", str(working / "swap.json")]) == 0
+    return working
 
 
 def list_arguments(text: str) -> list[str]:

@@ -47,8 +47,8 @@ def find(name: str) -> tuple[Operator, list[Array], list[Array]]:
 def test_results_are_what_numpy_says(name: str) -> None:
     operator, arrays, expected = find(name)
     (function,) = operator.build_spec(tuple(form.intervals(1) for form in operator.indices)).functions
-    for found in (operator.reference(*arrays), run_kernel(operator, function, arrays)):
-        for result, values, desc in zip(found, expected, operator.outputs, strict=True):
+    for results in (operator.reference(*arrays), run_kernel(operator, function, arrays)):
+        for result, values, desc in zip(results, expected, operator.outputs, strict=True):
             assert difference(result, values, desc.dtype) is None
 
 
@@ -56,20 +56,20 @@ def test_results_are_what_numpy_says(name: str) -> None:
 @pytest.mark.parametrize("name", NAMES)
 def test_machine_code_computes_the_same(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
     operator, arrays, expected = find(name)
-    made: list[Kernel | None] = []
+    kernels: list[Kernel | None] = []
 
     def build(call: FoldCall, _: int, **options: bool) -> Kernel:
-        made.append(compile_fold(call, ANY_NUMBER))
-        return made[-1] or make_fold(call)
+        kernels.append(compile_fold(call, ANY_NUMBER))
+        return kernels[-1] or make_fold(call)
 
     monkeypatch.setattr(index, "build_fold", build)
     (function,) = operator.build_spec(tuple(form.intervals(1) for form in operator.indices)).functions
-    found = run_kernel(operator, function, arrays)
-    assert made
+    results = run_kernel(operator, function, arrays)
+    assert kernels
     text = f"{operator.attributes['program']} {operator.attributes['aggregation']}"
     with_exponentials = any(f"= {word} " in text for word in ("exp", "log", "log1p"))
-    assert (None not in made) is (compiler.is_available() and not (name.startswith("f64") and with_exponentials))
-    for result, values, desc in zip(found, expected, operator.outputs, strict=True):
+    assert (None not in kernels) is (compiler.is_available() and not (name.startswith("f64") and with_exponentials))
+    for result, values, desc in zip(results, expected, operator.outputs, strict=True):
         assert difference(result, values, desc.dtype) is None
 
 
@@ -95,10 +95,10 @@ def test_reproducible_pieces_have_the_bits_of_the_whole(name: str) -> None:
     for intervals in requests(operator, 3):
         for function in operator.build_spec(intervals).functions:
             inputs = [array[slices(block)] for array, block in zip(arrays, function.inputs, strict=True)]
-            found = run_kernel(operator, function, inputs)
+            results = run_kernel(operator, function, inputs)
             if len({block for spec in operator.build_spec(intervals).functions for block in spec.outputs}) > 1:
-                for result, whole, block in zip(found, expected, function.outputs, strict=True):
-                    part = np.ascontiguousarray(whole[slices(block)])
+                for result, full, block in zip(results, expected, function.outputs, strict=True):
+                    part = np.ascontiguousarray(full[slices(block)])
                     assert plain.aggregations[0] == "defined_exact" or result.tobytes() == part.tobytes(), intervals
 
 

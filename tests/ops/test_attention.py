@@ -31,8 +31,8 @@ DTYPES = {
 def test_reference_is_attention(name: str) -> None:
     operator = {**CASES, **DTYPES}[name]
     arrays = data(operator, 1)
-    found, wanted = operator.reference(*arrays), whole(operator, arrays)
-    for got, want, desc in zip(found, wanted, operator.outputs, strict=True):
+    results, expected = operator.reference(*arrays), whole(operator, arrays)
+    for got, want, desc in zip(results, expected, operator.outputs, strict=True):
         assert difference(got, want.astype(desc.dtype.numpy()), desc.dtype) is None
 
 
@@ -225,7 +225,7 @@ def test_eight_heads_of_keys_are_balanced_on_any_number_of_sites(sites: int) -> 
 def test_many_sites_are_offered_few_cuts_of_queries() -> None:
     operator = attention((32, 8), (4096,), width=(128, 128), causal=True, dtype=DType.F16)
     offers = enumerate_flexible_candidates(operator, 72)
-    further = [tuple(map(len, one.intervals)) for one in offers if len(one.intervals[2]) > 1]
+    further = [tuple(map(len, offer.intervals)) for offer in offers if len(offer.intervals[2]) > 1]
     assert len(further) == 16
     assert further.count((8, 1, 9, 1)) == further.count((1, 1, 72, 1)) == 2
     assert all(sum(count > 1 for count in counts) <= 2 for counts in further)
@@ -234,10 +234,12 @@ def test_many_sites_are_offered_few_cuts_of_queries() -> None:
 def test_an_odd_number_of_sites_may_leave_one_idle_in_all_ways_to_cut_queries() -> None:
     operator = attention((8, 2), (48,), causal=True)
     seven, six = (enumerate_flexible_candidates(operator, sites) for sites in (7, 6))
-    cuts = [one.intervals for one in six if len(one.intervals[2]) > 1 and len(one.functions) == 6]
+    cuts = [
+        candidate.intervals for candidate in six if len(candidate.intervals[2]) > 1 and len(candidate.functions) == 6
+    ]
     assert len(cuts) > 6
-    assert set(cuts) <= {one.intervals for one in seven}
-    assert 6 in {one.replicas for one in seven}
+    assert set(cuts) <= {candidate.intervals for candidate in seven}
+    assert 6 in {candidate.replicas for candidate in seven}
 
 
 def one_query_each() -> Operator:
@@ -337,5 +339,5 @@ def test_what_nobody_sees_may_be_anything() -> None:
     expected = operator.reference(q, k, v, positions, mask)
     k[:, [3, 4, 6, 9, 10]] = np.nan
     v[:, [3, 4, 6, 9, 10]] = np.nan
-    for found, wanted in zip(operator.reference(q, k, v, positions, mask), expected, strict=True):
-        assert np.array_equal(found, wanted)
+    for result, exact in zip(operator.reference(q, k, v, positions, mask), expected, strict=True):
+        assert np.array_equal(result, exact)

@@ -52,10 +52,10 @@ def compute(text: str, sites: int, arrays: dict[str, np.ndarray], pins: tuple[Pi
 def test_plans_compute_the_function_cut_along_every_label(sites: int, cut: str) -> None:
     arrays = draw()
     pins = (Pin("y", f"{cut}/{sites}"),) if sites > 1 else ()
-    found = compute(MODEL, sites, arrays, pins)
+    results = compute(MODEL, sites, arrays, pins)
     p, y = meaning(arrays)
-    assert np.abs(found["p"] - p).max() <= 1e-4 * np.abs(p).max()
-    assert np.abs(found["y"] - y).max() <= 1e-4 * np.abs(y).max()
+    assert np.abs(results["p"] - p).max() <= 1e-4 * np.abs(p).max()
+    assert np.abs(results["y"] - y).max() <= 1e-4 * np.abs(y).max()
 
 
 @pytest.mark.usefixtures("spectra")
@@ -70,28 +70,30 @@ def test_16_bit_floats_are_computed_in_32_bits_and_rounded_once() -> None:
 def test_the_time_comes_from_its_operations() -> None:
     graph = build(MODEL, "m.ein")
     spectrum, energy = (node.operator for node in graph.nodes)
-    whole = [node.build_spec(tuple(i.intervals(1) for i in node.indices)).functions[0] for node in (spectrum, energy)]
-    assert spectrum.flops(whole[0]) == round(40 * 96 * 5 * np.log2(96))
-    assert energy.flops(whole[1]) == 40 * 96 * 3
+    functions = [
+        node.build_spec(tuple(i.intervals(1) for i in node.indices)).functions[0] for node in (spectrum, energy)
+    ]
+    assert spectrum.flops(functions[0]) == round(40 * 96 * 5 * np.log2(96))
+    assert energy.flops(functions[1]) == 40 * 96 * 3
     assert [index.name for index in spectrum.indices] == ["rows"]
     assert [index.name for index in energy.indices] == ["rows", "n"]
 
 
 def test_a_plan_is_proved_and_explained_without_the_package(spectra: Path, tmp_path: Path) -> None:
     """In processes of their own, one with the package and others without it."""
-    here = tmp_path / "elsewhere"
-    here.mkdir()
-    (here / "m.ein").write_text(MODEL, "utf-8")
+    elsewhere = tmp_path / "elsewhere"
+    elsewhere.mkdir()
+    (elsewhere / "m.ein").write_text(MODEL, "utf-8")
 
     def command(*arguments: str, path: str) -> subprocess.CompletedProcess[str]:
         environment = {**os.environ, "PYTHONPATH": path}
         return subprocess.run(
-            [sys.executable, "-m", "einc", *arguments], cwd=here, env=environment, capture_output=True, text=True
+            [sys.executable, "-m", "einc", *arguments], cwd=elsewhere, env=environment, capture_output=True, text=True
         )
 
     inputs = ["--inputs", "x=rand:0", "--weights", "rand:1"]
-    made = command("compile", "m.ein", "-m", "dgx-a100", "-o", "plan.bin", path=str(spectra))
-    assert made.returncode == 0, made.stderr
+    result = command("compile", "m.ein", "-m", "dgx-a100", "-o", "plan.bin", path=str(spectra))
+    assert result.returncode == 0, result.stderr
     assert command("run", "plan.bin", *inputs, "--check", path=str(spectra)).returncode == 0
     explained = command("explain", "plan.bin", path="")
     assert explained.returncode == 0, explained.stderr
@@ -184,8 +186,8 @@ def test_faults_of_a_package_end_in_one_error(site: Path, call: str, message: st
 def test_a_setting_is_an_extent_of_the_result(site: Path) -> None:
     install(site, "faulty", FAULTY, ["first"])
     text = "model m\ndim n = 4\ninput x : f32[n]\noutput y = first(x, k = 3) * 2\n"
-    found = compute(text, 2, {"x": np.arange(4, dtype="f4")})["y"]
-    assert found.tolist() == [0, 2, 4]
+    result = compute(text, 2, {"x": np.arange(4, dtype="f4")})["y"]
+    assert result.tolist() == [0, 2, 4]
 
 
 @pytest.mark.usefixtures("spectra")
@@ -195,8 +197,8 @@ def test_names_of_einc_come_before_those_of_packages(site: Path) -> None:
         "[einc_operators]\ncumsum = faulty:raises\nsoftmax = faulty:raises\n", "utf-8"
     )
     text = 'model m\ndim n = 4\ninput x : f32[n]\ny = cumsum(x, "n")\noutput y\noutput z = softmax(x)\n'
-    found = compute(text, 1, {"x": np.ones(4, "f4")})
-    assert found["y"].tolist() == [1, 2, 3, 4]
+    results = compute(text, 1, {"x": np.ones(4, "f4")})
+    assert results["y"].tolist() == [1, 2, 3, 4]
 
 
 @pytest.mark.usefixtures("spectra")

@@ -71,11 +71,11 @@ def brute_force(operator: Equation, arrays: list[np.ndarray]) -> np.ndarray:
             ]
             results.append(operands[0] if step.function == "copy" else PYTHON[step.function](*operands))
         gathered.setdefault(tuple(at[name] for name in operator.result), []).append(results[-1])
-    made = np.zeros(operator.outputs[0].shape, np.int64)
+    expected = np.zeros(operator.outputs[0].shape, np.int64)
     for where, values in gathered.items():
         combined = COMBINE[operator.aggregation or "sum"](values)
-        made[where] = (combined + 2**63) % 2**64 - 2**63  # as 64-bit integers wrap around
-    return made
+        expected[where] = (combined + 2**63) % 2**64 - 2**63  # as 64-bit integers wrap around
+    return expected
 
 
 @examples(150)
@@ -97,8 +97,8 @@ def test_references_agree_with_numpy() -> None:
         TensorDesc(tuple(f"{name}{d}" for d in range(array.ndim)), array.shape, DType.F64)
         for name, array in (("a", a), ("b", b), ("v", v))
     ]
-    (found,) = registry.call("matmul", descs[:2], {}).reference(a, b)
-    np.testing.assert_allclose(found, a @ b, rtol=1e-13)
+    (result,) = registry.call("matmul", descs[:2], {}).reference(a, b)
+    np.testing.assert_allclose(result, a @ b, rtol=1e-13)
     contraction = build_equation(
         [(descs[0], ("h", "t", "d")), (descs[1], ("h", "d", "e")), (descs[2], ("d",))],
         [("e", "e"), ("t", "t")],
@@ -117,10 +117,10 @@ def test_references_agree_with_numpy() -> None:
 
 def test_sixteen_bit_contractions_accumulate_in_f32() -> None:
     n = 4096
-    ones = np.ones((1, n), np.float16)
+    factors = np.ones((1, n), np.float16)
     x, w = TensorDesc(("t", "d"), (1, n), DType.F16), TensorDesc(("d", "f"), (n, 1), DType.F16)
-    assert registry.call("matmul", [x, w], {}).reference(ones, ones.T)[0].tolist() == [[n]]
-    assert registry.call("sum", [x, "d"], {}).reference(ones)[0].tolist() == [n]
+    assert registry.call("matmul", [x, w], {}).reference(factors, factors.T)[0].tolist() == [[n]]
+    assert registry.call("sum", [x, "d"], {}).reference(factors)[0].tolist() == [n]
 
 
 def test_indices_stand_in_the_order_of_the_papers_examples() -> None:
@@ -131,8 +131,8 @@ def test_indices_stand_in_the_order_of_the_papers_examples() -> None:
     ]  # fmt: skip
     assert operator.outputs == (TensorDesc(("t", "f"), (256, 128), DType.F32),)
     assert (operator.fan_in(0), operator.fan_in(1), operator.aggregations) == (512, 512, ("sum",))
-    whole = operator.build_spec((((0, 256),), ((0, 512),), ((0, 128),))).functions[0]
-    assert operator.flops(whole) == 2 * 256 * 512 * 128
+    undivided = operator.build_spec((((0, 256),), ((0, 512),), ((0, 128),))).functions[0]
+    assert operator.flops(undivided) == 2 * 256 * 512 * 128
     bias = registry.call("add", [w, TensorDesc(("f",), (128,), DType.F32)], {})
     assert [index.name for index in bias.indices] == ["d", "f"]
 

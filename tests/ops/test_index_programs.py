@@ -55,15 +55,15 @@ def test_every_factorization_implements_the_operator(name: str) -> None:
 def test_reproducible_pieces_have_the_bits_of_the_whole(name: str) -> None:
     plain, arrays, _ = find(name)
     operator = ReproducibleOperator(plain)
-    (whole,) = requests(operator, 1)
-    (function,) = operator.build_spec(whole).functions
+    (undivided,) = requests(operator, 1)
+    (function,) = operator.build_spec(undivided).functions
     (expected,) = run_kernel(operator, function, cut_out(arrays, function))
     assert difference(expected, operator.reference(*arrays)[0], operator.outputs[0].dtype) is None
     for intervals in requests(operator, 3):
         for function in operator.build_spec(intervals).functions:
-            (found,) = run_kernel(operator, function, cut_out(arrays, function))
+            (result,) = run_kernel(operator, function, cut_out(arrays, function))
             part = expected[slices(function.outputs[0])]
-            assert found.tobytes() == np.ascontiguousarray(part).tobytes(), intervals
+            assert result.tobytes() == np.ascontiguousarray(part).tobytes(), intervals
 
 
 def cut_out(arrays: list[Array], function: FunctionSpec) -> list[Array]:

@@ -78,13 +78,13 @@ def test_kernels_and_references_agree_on_special_values(dtype: DType) -> None:
             None,
         )
         arrays = [values] * signature.arity
-        whole = FunctionSpec(tuple(d.type for d in operator.inputs), tuple(d.type for d in operator.outputs))
+        undivided = FunctionSpec(tuple(d.type for d in operator.inputs), tuple(d.type for d in operator.outputs))
         with np.errstate(all="ignore"):  # as executors run kernels
-            (found,), (wanted,) = run_kernel(operator, whole, arrays), operator.reference(*arrays)
+            (result,), (expected,) = run_kernel(operator, undivided, arrays), operator.reference(*arrays)
         if name == "gelu":  # at -inf the formula gives nan, its limit is 0: either will do
-            found, wanted = found[values > -np.inf], wanted[values > -np.inf]
-        close = np.isclose(found.astype(float), wanted.astype(float), rtol=1e-2, atol=1e-6, equal_nan=True)
-        assert close.all(), (name, [(v[~close], np.broadcast_to(v, close.shape)[~close]) for v in (found, wanted)])
+            result, expected = result[values > -np.inf], expected[values > -np.inf]
+        close = np.isclose(result.astype(float), expected.astype(float), rtol=1e-2, atol=1e-6, equal_nan=True)
+        assert close.all(), (name, [(v[~close], np.broadcast_to(v, close.shape)[~close]) for v in (result, expected)])
 
 
 @pytest.mark.parametrize("name", [name for name in CASES if name.startswith("f32")])

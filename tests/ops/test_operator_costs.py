@@ -86,32 +86,32 @@ def test_experts_cost_what_is_picked() -> None:
         operator = experts(2, count)
         assert operator.flops(whole(operator)) == 2 * 64 * 2 * 16 * 32
     operator = experts(2, 128)
-    for place, parts in ((0, 4), (1, 2), (2, 8), (3, 4), (4, 2)):
-        chosen = tuple(index.intervals(parts if n == place else 1) for n, index in enumerate(operator.indices))
+    for position, parts in ((0, 4), (1, 2), (2, 8), (3, 4), (4, 2)):
+        chosen = tuple(index.intervals(parts if n == position else 1) for n, index in enumerate(operator.indices))
         functions = operator.build_spec(chosen).functions
-        assert sum(map(operator.flops, functions)) == operator.flops(whole(operator)), place
+        assert sum(map(operator.flops, functions)) == operator.flops(whole(operator)), position
 
 
 def test_experts_that_nothing_can_pick_are_not_read() -> None:
     operator = experts(2, 1000)  # there are 128 picks
-    rest = 64 * 32 * 2 + 64 * 2 * 8 + 64 * 2 * 16 * 2
-    assert operator.traffic(whole(operator)) == rest + 128 * 16 * 32 * 2
+    extra_bytes = 64 * 32 * 2 + 64 * 2 * 8 + 64 * 2 * 16 * 2
+    assert operator.traffic(whole(operator)) == extra_bytes + 128 * 16 * 32 * 2
     halves = operator.build_spec(
         tuple(index.intervals(1 + (index.name == "e")) for index in operator.indices)
     ).functions
-    assert [operator.traffic(half) for half in halves] == [rest + 64 * 16 * 32 * 2] * 2
+    assert [operator.traffic(half) for half in halves] == [extra_bytes + 64 * 16 * 32 * 2] * 2
 
 
 def test_a_contraction_cut_in_pieces_costs_as_many_operations_in_all() -> None:
     operator = structural(DType.F16)["matmul"]
-    one = operator.flops(whole(operator))
+    flops = operator.flops(whole(operator))
     extents = [index.extent for index in operator.indices]
-    assert one == 2 * math.prod(extents)
+    assert flops == 2 * math.prod(extents)
     for cuts in ((2, 1, 1), (1, 3, 1), (2, 2, 2), (1, 1, 4)):
         pairs = zip(extents, cuts, strict=True)
         chosen = tuple(ShardableIndex("i", extent).intervals(count) for extent, count in pairs)
         functions = operator.build_spec(chosen).functions
-        assert sum(map(operator.flops, functions)) == one
+        assert sum(map(operator.flops, functions)) == flops
         assert sum(map(operator.traffic, functions)) > operator.traffic(whole(operator))
 
 

@@ -45,15 +45,15 @@ def describe(graph: Graph) -> list[str]:
 
 def test_a_weight_is_declared_by_its_parts() -> None:
     graph = graph_of("y[t, n] = x[t, k] * w[n, k]\noutput y\n", dtype="bf16")
-    found = [(t.name, str(t.desc), t.stored) for t in graph.tensors if t.name.startswith(("w", "v", "rows", "o"))]
-    assert found[:3] == [
+    results = [(t.name, str(t.desc), t.stored) for t in graph.tensors if t.name.startswith(("w", "v", "rows", "o"))]
+    assert results[:3] == [
         ("w.values", "i4x2[n=6, k=48]", "m.w.weight"),
         ("w.scales", "bf16[n=6, k=3]", "m.w.weight_scale"),
         ("w.zeros", "i8[n=6, k=3]", "m.w.weight_zero_point"),
     ]
-    assert ("v.scales", "bf16[h=3, n=6]", "v_scale") in found
-    assert ("o.scales", "bf16[n=6]", "o_scale") in found
-    assert ("rows.values", "i4x2[n=6, k=48]", "gptq:m.rows.qweight[2:8]") in found
+    assert ("v.scales", "bf16[h=3, n=6]", "v_scale") in results
+    assert ("o.scales", "bf16[n=6]", "o_scale") in results
+    assert ("rows.values", "i4x2[n=6, k=48]", "gptq:m.rows.qweight[2:8]") in results
 
 
 def test_products_read_what_is_stored_and_others_read_what_it_stands_for() -> None:
@@ -128,7 +128,7 @@ def test_the_meaning_of_a_weight_element_by_element(name: str) -> None:
     operands = (values_desc, scales_desc, *more)
     dtype = DType.F32 if form.stored.is_float else None
     arrays = (stored.view(values_desc.dtype.numpy()), scales, *zeros, *map(np.asarray, factor))
-    (found,) = Dequantize(operands, form.group, dtype=dtype).reference(*arrays)
+    (result,) = Dequantize(operands, form.group, dtype=dtype).reference(*arrays)
     for n in range(3):
         for k in range(64):
             at = (n, k // form.group) if form.group else (n,) * scales.ndim
@@ -137,11 +137,11 @@ def test_the_meaning_of_a_weight_element_by_element(name: str) -> None:
                 number = number // 16 if k % 2 else number % 16
             if form.stored.is_float:
                 value = decode_float(number, *DECODED[form.stored.values])
-                np.testing.assert_equal(found[n, k], np.float32(value) * (each[at] * (factor or [np.float32(1)])[0]))
+                np.testing.assert_equal(result[n, k], np.float32(value) * (each[at] * (factor or [np.float32(1)])[0]))
                 continue
             number = number - 8 if form.packing == 2 else int(np.uint8(number).view("i1"))
             zero = int(zeros[0][at]) if zeros else 0
-            assert found[n, k] == np.float32(number - zero) * scales[at]
+            assert result[n, k] == np.float32(number - zero) * scales[at]
 
 
 ROUNDED = """
@@ -177,8 +177,8 @@ def test_what_is_no_product_of_integers_takes_floats() -> None:
     assert mixed.nodes[0].operator.attributes == {"group": 0}
     summed = "q[t, h, j] = x[t, k] * r[h, j, k]\nz[t] = q[t, h, j] * s[h, j]\noutput z\n"
     lines = "dim j = 5\nweight r : f16[h, j, k] as i8(inputs=8)\nweight s : f16[h, j] as i8(inputs=8)\n"
-    found = describe(fuse(graph_of(lines + summed)))
-    assert found == [
+    described = describe(fuse(graph_of(lines + summed)))
+    assert described == [
         "max(abs)(x)",
         "rounded_product(x, x.largest, r.values, r.scales)",
         "quantized_product(q, s.values, s.scales)",
@@ -205,13 +205,13 @@ def test_products_of_integers_take_the_time_of_integers() -> None:
     operator = quantized(DType.BF16)["rounded"]
     plain = quantized(DType.BF16)["product_i8"]
     assert (operator.precision, plain.precision) == ("i8", "bf16")
-    whole = tuple(((0, index.extent),) for index in operator.indices)
-    (own,), (other,) = (one.build_spec(whole).functions for one in (operator, plain))
-    assert operator.flops(own) == plain.flops(other) == 2 * 5 * 96 * 7
-    assert operator.traffic(own) == plain.traffic(other) + 5 * 2 + 2 * 5 * 96  # rounded, written and read
+    undivided = tuple(((0, index.extent),) for index in operator.indices)
+    (stored,), (wide,) = (candidate.build_spec(undivided).functions for candidate in (operator, plain))
+    assert operator.flops(stored) == plain.flops(wide) == 2 * 5 * 96 * 7
+    assert operator.traffic(stored) == plain.traffic(wide) + 5 * 2 + 2 * 5 * 96  # rounded, written and read
     machine = '{"name": "m", "sites": [{"hbm_gbs": 1, "memory_bytes": 9, "flops": {%s}}], "resources": []}'
     peaks = ('"f32": 1.0, "f16": 2.0, "i8": 4.0', '"f32": 1.0, "f16": 2.0', '"f32": 1.0')
-    assert [parse_machine(machine % own).sites[0].peak("i8") for own in peaks] == [4.0, 2.0, 1.0]
+    assert [parse_machine(machine % peak).sites[0].peak("i8") for peak in peaks] == [4.0, 2.0, 1.0]
 
 
 def test_plans_that_cut_the_sum_round_each_row_alike() -> None:
@@ -232,8 +232,8 @@ def test_plans_that_cut_the_sum_round_each_row_alike() -> None:
     integers = np.rint(x * (127 / np.abs(x).max(1, keepdims=True))).astype("i8")
     expected = integers @ values.astype("i8").T * (np.abs(x).max(1, keepdims=True) / 127) * scales
     np.testing.assert_array_equal(results[0], results[1])
-    for found in results:
-        np.testing.assert_allclose(found, expected, rtol=1e-6, atol=1e-4)
+    for result in results:
+        np.testing.assert_allclose(result, expected, rtol=1e-6, atol=1e-4)
 
 
 BAD = {

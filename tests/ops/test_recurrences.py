@@ -65,15 +65,15 @@ def run_compiled(operator: Operator, function: FunctionSpec, blocks: Sequence[Ar
 def test_reproducible_pieces_have_the_bits_of_the_whole(name: str) -> None:
     plain, arrays, _ = find(name)
     operator = ReproducibleOperator(plain)
-    (whole,) = requests(operator, 1)
-    (function,) = operator.build_spec(whole).functions
+    (undivided,) = requests(operator, 1)
+    (function,) = operator.build_spec(undivided).functions
     expected = run_kernel(operator, function, cut_out(arrays, function))
     for result, known, desc in zip(expected, operator.reference(*arrays), operator.outputs, strict=True):
         assert difference(result, known, desc.dtype) is None
     for intervals in requests(operator, 3):
         for function in operator.build_spec(intervals).functions:
-            found = run_kernel(operator, function, cut_out(arrays, function))
-            for k, part in enumerate(found):
+            results = run_kernel(operator, function, cut_out(arrays, function))
+            for k, part in enumerate(results):
                 same = expected[k][slices(function.outputs[k])]
                 assert part.tobytes() == np.ascontiguousarray(same).tobytes(), intervals
 
@@ -116,10 +116,10 @@ def test_one_bound_moved_by_one_is_noticed(name: str) -> None:
     spec = operator.build_spec(intervals)
     for wrong, _, _ in corruptions(operator, spec, len(spec.functions) - 1):
         try:
-            found = fault(operator, wrong, arrays, expected, run_kernel)
+            difference = fault(operator, wrong, arrays, expected, run_kernel)
         except PlanFault:
             continue
-        assert found is not None, wrong.functions[-1]
+        assert difference is not None, wrong.functions[-1]
 
 
 def test_costs_are_those_of_the_equations() -> None:

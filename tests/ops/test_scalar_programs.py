@@ -174,12 +174,12 @@ def test_literals_take_the_type_beside_them() -> None:
 def test_literals_round_as_numpy_does(value: float) -> None:
     for dtype, numpy_type in ((DType.F16, np.float16), (DType.BF16, ml_dtypes.bfloat16)):
         with np.errstate(all="ignore"):
-            wanted = float(np.float32(value).astype(numpy_type))
-        if math.isinf(wanted) and not math.isinf(value):
+            expected = float(np.float32(value).astype(numpy_type))
+        if math.isinf(expected) and not math.isinf(value):
             with pytest.raises(OperatorError):
                 fit_literal(value, dtype)
         else:
-            assert struct.pack("<d", fit_literal(value, dtype)) == struct.pack("<d", wanted) or math.isnan(value)
+            assert struct.pack("<d", fit_literal(value, dtype)) == struct.pack("<d", expected) or math.isnan(value)
 
 
 REFERENCES = {

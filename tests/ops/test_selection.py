@@ -166,9 +166,9 @@ BAD = {
 }
 
 
-@pytest.mark.parametrize("what", BAD)
-def test_bad_calls_are_refused(what: str) -> None:
-    name, arguments, keywords, message = BAD[what]
+@pytest.mark.parametrize("fault", BAD)
+def test_bad_calls_are_refused(fault: str) -> None:
+    name, arguments, keywords, message = BAD[fault]
     with pytest.raises(OperatorError) as caught:
         registry.call(name, arguments, keywords)
     assert message in caught.value.message

@@ -97,9 +97,9 @@ def concat(draw: Drawn) -> Case:
 
 
 def rope(draw: Drawn) -> Case:
-    own = draw(lens)
-    x = TensorDesc(("h", "t", "d"), (draw(extents), sum(own), 2 * draw(st.integers(1, 3))), DType.F32)
-    return Case(registry.call("rope", [x], {"seq_lens": own}))
+    lengths = draw(lens)
+    x = TensorDesc(("h", "t", "d"), (draw(extents), sum(lengths), 2 * draw(st.integers(1, 3))), DType.F32)
+    return Case(registry.call("rope", [x], {"seq_lens": lengths}))
 
 
 def embedding(draw: Drawn) -> Case:
@@ -127,7 +127,7 @@ def rounded(draw: Drawn) -> Case:
     weight = shared + columns + summed
     tensor = draw(st.permutations(rows + summed))
     result = draw(st.permutations(rows + columns))
-    descs = [TensorDesc(tuple(own), tuple(size[name] for name in own), DType.F32) for own in (weight, tensor)]
+    descs = [TensorDesc(tuple(labels), tuple(size[name] for name in labels), DType.F32) for labels in (weight, tensor)]
     indices = f"{' '.join(tensor)}, {' '.join(weight)} -> {' '.join(result)}"
     form = QuantizedForm(STORED_FORMS["i8"], channels=draw(st.integers(0, len(shared + columns))))
     return Case(make_rounded(*descs, indices, form=form))
@@ -137,8 +137,10 @@ def append(draw: Drawn) -> Case:
     new = draw(lens)
     cache = tuple(n + draw(st.integers(0, 3)) for n in new)
     heads, width = draw(extents), draw(extents)
-    given = [desc("h r w", heads, sum(cache), width), desc("h t w", heads, sum(new), width)]
-    operator = registry.call("append", [*given, desc("t", sum(new), dtype=I64)], {"cache_lens": cache, "new_lens": new})
+    operands = [desc("h r w", heads, sum(cache), width), desc("h t w", heads, sum(new), width)]
+    operator = registry.call(
+        "append", [*operands, desc("t", sum(new), dtype=I64)], {"cache_lens": cache, "new_lens": new}
+    )
     sizes = list(zip(cache, new, strict=True))
     return Case(operator, {2: lambda rng: np.concatenate([rng.integers(0, rows, tokens) for rows, tokens in sizes])})
 

@@ -44,7 +44,7 @@ def document(*contenders: dict[str, Any], **more: Any) -> dict[str, Any]:
 
 
 def test_equal_plans_stand_in_one_row_and_the_chosen_one_first() -> None:
-    found = document(
+    choice = document(
         row("paper", 8.0, 1 << 19, 50, promised_ms=3.0),
         row("data", 4.0),
         row("time", 2.0, cost=200, chosen=True, synthesized=True),
@@ -54,7 +54,7 @@ def test_equal_plans_stand_in_one_row_and_the_chosen_one_first() -> None:
         row("time, synthesized", 9.0, fits=False),
         row("single", None, reason="about 9 ms by the time tables"),
     )
-    _, *lines = format_contenders(found, str)
+    _, *lines = format_contenders(choice, str)
     assert [line.split("  ")[0] for line in lines[:3]] == [
         "time tables",
         "paper's cost",
@@ -65,32 +65,32 @@ def test_equal_plans_stand_in_one_row_and_the_chosen_one_first() -> None:
     assert lines[3].endswith("does not fit")
     assert lines[4] == "  not tried: single, about 9 ms by the time tables"
     assert any("a to b" in line for line in lines)
-    assert summarize_selection(found) == [
+    assert summarize_selection(choice) == [
         "the fastest by predicted time of 3 plans that fit: the optimum of the time tables"
     ]
-    (told,) = compare_with_paper(found)
+    (told,) = compare_with_paper(choice)
     assert told.endswith("3.000 to 8.000 ms, 1.50 to 4.00 times as long, with 0.25 times the elements")
-    assert describe_choice(found) == "predicted 2.00 ms, 1 MiB per site"
+    assert describe_choice(choice) == "predicted 2.00 ms, 1 MiB per site"
 
 
 def test_a_faster_plan_that_does_not_fit_is_named_as_such() -> None:
-    found = document(
+    choice = document(
         row("time", 2.0, cost=200, chosen=True),
         row("paper", 1.5, 1 << 34, 50, fits=False),
         row("data", 1.2, 5 << 32, fits=False),
         row("single", 4.0, 1 << 35, fits=False),
     )
-    assert "a faster plan does not fit: 1.20 ms would take 20 GiB per site" in summarize_selection(found)
+    assert "a faster plan does not fit: 1.20 ms would take 20 GiB per site" in summarize_selection(choice)
     told = "predicted 2.00 ms, 1 MiB per site (1.20 ms would take 20 GiB per site, which does not fit)"
-    assert describe_choice(found) == told
+    assert describe_choice(choice) == told
     slower = document(row("time", 2.0, cost=200, chosen=True), row("single", 4.0, 1 << 35, fits=False))
     assert not any("does not fit" in line for line in [*summarize_selection(slower), describe_choice(slower)])
 
 
 def test_how_far_the_fastest_plan_may_be_is_said() -> None:
-    found = document(row("time", 2.0, chosen=True), least_ms=1.6)
-    assert "at most 1.25 times the fastest possible plan: none takes less than 1.60 ms" in summarize_selection(found)
-    assert len(summarize_selection(found | {"least_ms": None})) == len(summarize_selection(found)) - 1
+    choice = document(row("time", 2.0, chosen=True), least_ms=1.6)
+    assert "at most 1.25 times the fastest possible plan: none takes less than 1.60 ms" in summarize_selection(choice)
+    assert len(summarize_selection(choice | {"least_ms": None})) == len(summarize_selection(choice)) - 1
 
 
 def test_tables_that_were_not_minimized_are_not_called_exact() -> None:
@@ -104,17 +104,17 @@ def test_tables_that_were_not_minimized_are_not_called_exact() -> None:
 
 
 def test_a_baseline_that_was_taken() -> None:
-    found = document(row("time", 3.0), baselines=[{"name": "data", "chosen": True}])
-    assert "the baseline data" in summarize_selection(found)[0]
+    choice = document(row("time", 3.0), baselines=[{"name": "data", "chosen": True}])
+    assert "the baseline data" in summarize_selection(choice)[0]
 
 
 @pytest.mark.parametrize("selector", ["eindecomp", "greedy", "random"])
 def test_other_selectors_do_not_speak_of_time(selector: str) -> None:
-    found = document(selector=selector)
-    (line,) = summarize_selection(found)
+    choice = document(selector=selector)
+    (line,) = summarize_selection(choice)
     assert "fastest of" not in line
-    assert format_contenders(found, str) == []
-    assert describe_choice(found).endswith("cost 200, not proved least")
+    assert format_contenders(choice, str) == []
+    assert describe_choice(choice).endswith("cost 200, not proved least")
 
 
 def test_time_over_memory() -> None:
@@ -132,16 +132,18 @@ def test_time_over_memory() -> None:
 def test_a_plan_says_what_the_search_found() -> None:
     """The document against the search: the chosen contender is the plan, and no other one was faster."""
     compiled = compile_model(TEXT, "m.ein", CompileOptions(machine="dgx-a100", devices=4))
-    found = explain(compiled.bundle)
-    chosen = [one for one in found["contenders"] if one["chosen"]]
+    result = explain(compiled.bundle)
+    chosen = [contender for contender in result["contenders"] if contender["chosen"]]
     assert len(chosen) == 1
-    assert chosen[0]["predicted_ms"] == pytest.approx(found["predicted_ms"])
-    assert chosen[0]["total_cost"] == found["total_cost"]
-    assert chosen[0]["memory_bytes"] == max(found["memory_bytes"])
-    timed = [one for one in found["contenders"] if one["predicted_ms"] is not None]
-    assert min(one["predicted_ms"] for one in timed) == chosen[0]["predicted_ms"]
-    assert all((one["promised_ms"] is None) == one["synthesized"] for one in timed)
-    assert all(one["promised_ms"] <= one["predicted_ms"] for one in timed if not one["synthesized"])
-    points = found["memory_points"]
-    assert points == sorted(points, key=lambda one: (one["memory_bytes"], -one["predicted_ms"]))
-    assert all(one["next_fastest"] is not None for one in found["ops"])
+    assert chosen[0]["predicted_ms"] == pytest.approx(result["predicted_ms"])
+    assert chosen[0]["total_cost"] == result["total_cost"]
+    assert chosen[0]["memory_bytes"] == max(result["memory_bytes"])
+    timed = [contender for contender in result["contenders"] if contender["predicted_ms"] is not None]
+    assert min(contender["predicted_ms"] for contender in timed) == chosen[0]["predicted_ms"]
+    assert all((contender["promised_ms"] is None) == contender["synthesized"] for contender in timed)
+    assert all(
+        contender["promised_ms"] <= contender["predicted_ms"] for contender in timed if not contender["synthesized"]
+    )
+    points = result["memory_points"]
+    assert points == sorted(points, key=lambda point: (point["memory_bytes"], -point["predicted_ms"]))
+    assert all(op["next_fastest"] is not None for op in result["ops"])

@@ -24,9 +24,9 @@ def cut(count: int, **more: float) -> dict[str, Any]:
     return {"intervals": {"i": [[n, n + 1] for n in range(count)]}, "replicas": 1, **more}
 
 
-def operation(name: str, *others: tuple[float, float], pin: str | None = None) -> dict[str, Any]:
+def operation(name: str, *alternatives: tuple[float, float], pin: str | None = None) -> dict[str, Any]:
     """An operator in 8 parts, and its other cuts with what each adds and its error; the n-th has n + 1 parts."""
-    cuts = [cut(n, more_ms=more, error_ms=error) for n, (more, error) in enumerate(others, 1)]
+    cuts = [cut(n, more_ms=more, error_ms=error) for n, (more, error) in enumerate(alternatives, 1)]
     return {"name": name, "pin": pin, "next_fastest": cuts[0] if cuts else None, "other_cuts": cuts, **cut(8)}
 
 
@@ -45,23 +45,23 @@ def document(*operations: dict[str, Any], **more: Any) -> dict[str, Any]:
     }
 
 
-def told(found: dict[str, Any]) -> list[str]:
-    return format_choices(found | {"choices": describe_choices(found)})
+def told(choices: dict[str, Any]) -> list[str]:
+    return format_choices(choices | {"choices": describe_choices(choices)})
 
 
 def test_a_cut_is_uncertain_within_its_own_error_and_not_within_the_range_of_the_plan() -> None:
-    found = document(
+    shown = document(
         operation("certain", (0.11, 0.1), (0.2, 0.19)),
         operation("near", (0.05, 0.04), (0.06, 0.061)),
         operation("pinned", (0.0, 0.1), pin="i/8"),
         operation("whole"),
         operation("faster", (-0.3, 0.1)),  # what the tables promise, and the search did not find so
     )
-    assert describe_choices(found) == {
+    assert describe_choices(shown) == {
         "count": 3,
         "uncertain": [{"choice": "cut", "name": "near", "chosen": "i/8", "instead": "i/2", "predicted_ms": 2.06}],
     }
-    assert told(found) == [
+    assert told(shown) == [
         "1 of 3 choices is within the error of the prediction:",
         "  near cut i/2 instead of i/8 (about 2.060 ms)",
     ]
@@ -69,7 +69,7 @@ def test_a_cut_is_uncertain_within_its_own_error_and_not_within_the_range_of_the
 
 def test_a_plan_is_uncertain_within_the_range_and_equal_ones_count_once() -> None:
     chosen = row("time", 2.0, 5, chosen=True)
-    found = document(
+    shown = document(
         baselines=[row("data", 2.3), row("sequence", 2.3), row("single", None), row("megatron", 2.31)],
         contenders=[
             chosen,
@@ -79,37 +79,41 @@ def test_a_plan_is_uncertain_within_the_range_and_equal_ones_count_once() -> Non
             row("big", 2.1, fits=False),
         ],
     )
-    choices = describe_choices(found)
+    choices = describe_choices(shown)
     assert choices is not None
-    assert (choices["count"], [one["name"] for one in choices["uncertain"]]) == (3, ["data", "paper"])
-    assert told(found)[1:] == ["  the optimum of the paper's cost (2.200 ms)", "  the baseline data (2.300 ms)"]
+    assert (choices["count"], [alternative["name"] for alternative in choices["uncertain"]]) == (3, ["data", "paper"])
+    assert told(shown)[1:] == ["  the optimum of the paper's cost (2.200 ms)", "  the baseline data (2.300 ms)"]
 
 
 def test_equal_choices_are_named_once_and_few_in_all() -> None:
     layers = [operation(f"layer.{n}.up", (0.01, 0.02)) for n in range(32)]
-    others = [operation(f"other{n}", (0.02 + n / 100, 0.2)) for n in range(6)]
-    lines = told(document(*layers, *others))
+    far = [operation(f"other{n}", (0.02 + n / 100, 0.2)) for n in range(6)]
+    lines = told(document(*layers, *far))
     assert lines[0] == "38 of 38 choices are within the error of the prediction:"
     assert lines[1] == "  layer.0.up (x32) cut whole instead of i/8 (about 2.010 ms)"
     assert lines[-1] == "  3 more"
 
 
 def test_nothing_is_said_where_nothing_was_measured() -> None:
-    found = document(operation("near", (0.0, 0.1)), predicted_range_ms=None)
-    assert describe_choices(found) is None
-    assert told(found) == []
+    shown = document(operation("near", (0.0, 0.1)), predicted_range_ms=None)
+    assert describe_choices(shown) is None
+    assert told(shown) == []
     assert told(document(operation("certain", (0.2, 0.1)))) == []
 
 
 @pytest.mark.parametrize("machine", ["dgx-h100", "dgx-v100"])
 def test_other_cuts_have_errors_where_gpus_were_measured(machine: str) -> None:
     """No error is more than what the two kernels and the moves could be off together, at the largest of all errors."""
-    found = explain(compile_model(CHAIN, "chain.ein", CompileOptions(machine=machine, schedule="naive")).bundle)
-    errors = [(other["error_ms"], other["more_ms"]) for operation in found["ops"] for other in operation["other_cuts"]]
+    result = explain(compile_model(CHAIN, "chain.ein", CompileOptions(machine=machine, schedule="naive")).bundle)
+    errors = [
+        (other_cut["error_ms"], other_cut["more_ms"])
+        for operation in result["ops"]
+        for other_cut in operation["other_cuts"]
+    ]
     assert errors
     if machine == "dgx-v100":
         assert {error for error, _ in errors} == {None}
         return
-    assert found["choices"]["count"] >= len(found["ops"])
+    assert result["choices"]["count"] >= len(result["ops"])
     for error, more in errors:
-        assert 0 <= error <= 0.3 * (found["predicted_ms"] + abs(more))
+        assert 0 <= error <= 0.3 * (result["predicted_ms"] + abs(more))

@@ -63,7 +63,7 @@ def data(request: pytest.FixtureRequest) -> bytes:
 
 
 def works(plan: figures.Plan) -> list[TaskCost]:
-    found = []
+    results = []
     for task in plan["tasks"]:
         site, after = task["site"], tuple(task["after"])
         if task["kind"] == "kernel":
@@ -73,18 +73,18 @@ def works(plan: figures.Plan) -> list[TaskCost]:
                 TaskKind.KERNEL, site, after, function["traffic"], function["flops"], operation["precision"]
             )
             work = None if "work" not in function else msgspec.convert(function["work"], Work)
-            found.append(cost._replace(work=work))
+            results.append(cost._replace(work=work))
         elif task["kind"] == "transfer":
             target = plan["buffers"][task["write"][0]]["site"]
-            found.append(
+            results.append(
                 TaskCost(TaskKind.TRANSFER, site, after, figures.region_bytes(plan, task["read"]), target=target)
             )
         elif task["kind"] == "fence":
-            found.append(TaskCost(TaskKind.FENCE, site, after))
+            results.append(TaskCost(TaskKind.FENCE, site, after))
         else:
             touched = sum(figures.region_bytes(plan, region) for region in (*task["reads"], *task["writes"]))
-            found.append(TaskCost(TaskKind.COMBINE, site, after, touched))
-    return found
+            results.append(TaskCost(TaskKind.COMBINE, site, after, touched))
+    return results
 
 
 @pytest.mark.sampled(2)
@@ -106,7 +106,7 @@ def test_the_next_best_cut_is_the_best_of_all_others(data: bytes) -> None:
         more = []
         for candidate in told["candidates"]:
             count = len(candidate["inputs"][0])
-            functions = [{side: [own[f] for own in candidate[side]] for side in ("inputs", "outputs")}
+            functions = [{side: [blocks[f] for blocks in candidate[side]] for side in ("inputs", "outputs")}
                          for f in range(count)]  # fmt: skip
             if candidate["intervals"] != told["intervals"]:
                 more.append(figures.total(plan, {n: functions}) - document["total_cost"])
@@ -173,7 +173,9 @@ def machine_of(plan: figures.Plan, ideal: bool) -> Machine:
     if not ideal:
         return machine
     sites = tuple(dataclasses.replace(site, gpu=None) for site in machine.sites)
-    peaks = tuple(dataclasses.replace(one, gbs=one.peak_gbs or one.gbs) for one in machine.resources)
+    peaks = tuple(
+        dataclasses.replace(resource, gbs=resource.peak_gbs or resource.gbs) for resource in machine.resources
+    )
     return Machine(machine.name, sites, peaks)
 
 

@@ -35,7 +35,7 @@ def strong(text: str) -> str:
 
 
 def test_explanations_read_as_agreed(update_golden: bool) -> None:
-    found = "\n".join(
+    text = "\n".join(
         [
             format_overview(document(5), strong),
             format_overview(document(2), strong, paper=True),
@@ -44,5 +44,5 @@ def test_explanations_read_as_agreed(update_golden: bool) -> None:
         ]
     )
     if update_golden:
-        GOLDEN.write_text(found)
-    assert found == GOLDEN.read_text()
+        GOLDEN.write_text(text)
+    assert text == GOLDEN.read_text()

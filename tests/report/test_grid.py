@@ -66,5 +66,5 @@ def test_seventy_two_sites_fit_a_screen() -> None:
         lines = draw_grid(operation(counts, ("i", "k") if "k" in counts else ("i",)))
         assert len(lines) <= 10
         assert max(map(len, lines)) <= 110, counts
-    whole = draw_grid(operation({"i": 8, "k": 9}, ("i", "k")), complete=True)
-    assert {int(cell) for line in whole[1:] for cell in line.split("|")[1].split()} == set(range(72))
+    grid = draw_grid(operation({"i": 8, "k": 9}, ("i", "k")), complete=True)
+    assert {int(cell) for line in grid[1:] for cell in line.split("|")[1].split()} == set(range(72))

@@ -49,11 +49,11 @@ def test_baselines_have_their_names(known: str, name: str, copies: float) -> Non
     choices = build_choices(graph, problem, baseline.chosen)
     program = build(replace(compiled.plan, choices=choices), machine)
     bundle = emit(program, machine, (0, 1, 2, 3), "naive")
-    found = describe_parallelism(bundle)
-    assert found is not None
-    assert found["name"] == name
-    assert found["copies"] == pytest.approx(copies, rel=0.05)
-    assert found["part"] == 1
+    parallelism = describe_parallelism(bundle)
+    assert parallelism is not None
+    assert parallelism["name"] == name
+    assert parallelism["copies"] == pytest.approx(copies, rel=0.05)
+    assert parallelism["part"] == 1
     (line,) = format_parallelism(explain(bundle, with_alternatives=False)["parallelism"])
     assert line == f"known as {name}: 100% of the work of products with weights is cut so"
 

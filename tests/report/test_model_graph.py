@@ -40,8 +40,8 @@ def test_equal_layers_are_one(bundle: Bundle, graph: FoldedGraph) -> None:
     (run,) = graph.runs
     assert run.count == 2
     assert run.period * 3 <= len(bundle.operations) < run.period * 4
-    own = [n for n, node in enumerate(graph.nodes) if node.run == 0]
-    assert [(edge.source, edge.target) for edge in graph.edges if edge.back] == [(own[-1], own[0])]
+    members = [n for n, node in enumerate(graph.nodes) if node.run == 0]
+    assert [(edge.source, edge.target) for edge in graph.edges if edge.back] == [(members[-1], members[0])]
 
 
 def test_edges_have_the_bytes_that_operators_are_brought(document: dict[str, Any], graph: FoldedGraph) -> None:
@@ -92,7 +92,7 @@ def test_no_two_nodes_overlap_and_edges_lead_down(case: tuple[int, list[tuple[in
         assert (points[0], points[-1]) == (layout.nodes[a], layout.nodes[b])
         assert [y for _, y in points] == [layout.nodes[a][1] + k for k in range(len(points))]
         for x, y in points[1:-1]:  # a bend does not lie on a node
-            assert all(abs(x - other) >= (1 + BEND) / 2 - 1e-9 for other in by_row[y])
+            assert all(abs(x - neighbour) >= (1 + BEND) / 2 - 1e-9 for neighbour in by_row[y])
 
 
 def test_a_chain_is_a_straight_line() -> None:
@@ -102,7 +102,7 @@ def test_a_chain_is_a_straight_line() -> None:
 
 @pytest.mark.parametrize("name", ['"; hostile', "a\\", "<script>", "x" * 10_000, "\u202eabc\n}", "]--> x"])
 def test_graphs_are_well_formed_whatever_names_are(document: dict[str, Any], graph: FoldedGraph, name: str) -> None:
-    renamed = {**document, "model": name, "ops": [{**one, "name": name, "op": name} for one in document["ops"]]}
+    renamed = {**document, "model": name, "ops": [{**op, "name": name, "op": name} for op in document["ops"]]}
     for text in (format_dot(renamed, graph), format_mermaid(renamed, graph)):
         bare = re.sub(r'"(?:[^"\\\n]|\\.)*"', "S", text)
         assert '"' not in bare

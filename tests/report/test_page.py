@@ -92,10 +92,12 @@ def rename(bundle: Bundle, name: str) -> Bundle:
         machine=fitting,
         machine_file=msgspec.json.encode(machine).decode(),
         producer=name,
-        tensors=tuple(msgspec.structs.replace(one, name=names[one.name], stored=name) for one in bundle.tensors),
+        tensors=tuple(
+            msgspec.structs.replace(tensor, name=names[tensor.name], stored=name) for tensor in bundle.tensors
+        ),
         operations=tuple(
-            msgspec.structs.replace(one, name=names[one.name], title=name, source=name, pin=name)
-            for one in bundle.operations
+            msgspec.structs.replace(operation, name=names[operation.name], title=name, source=name, pin=name)
+            for operation in bundle.operations
         ),
         tasks=tuple(msgspec.structs.replace(task, serves=names.get(task.serves, task.serves)) for task in bundle.tasks),
         report=b"",
@@ -130,8 +132,8 @@ def test_the_browser_is_told_to_run_our_script_alone_and_to_load_nothing(page: s
 
 @pytest.mark.parametrize("name", HOSTILE, ids=range(len(HOSTILE)))
 def test_hostile_names_are_text(bundle: Bundle, plain: str, name: str) -> None:
-    other = write_plan_page(rename(bundle, name), against=rename(bundle, name[:50] + "B"))
-    ours, theirs = Reader(plain), Reader(other)
+    compared = write_plan_page(rename(bundle, name), against=rename(bundle, name[:50] + "B"))
+    ours, theirs = Reader(plain), Reader(compared)
     assert [tag for tag, _ in ours.elements] == [tag for tag, _ in theirs.elements]
     assert ours.scripts[1] == theirs.scripts[1]
     data = json.loads(theirs.scripts[0])

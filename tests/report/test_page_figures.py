@@ -73,10 +73,10 @@ def test_every_task_is_drawn_once(bundle: Bundle, timing: Timing, document: dict
         assert site != target
         name, is_output = tasks["labels"][label]
         moved[f"output {name}" if is_output else name] += size * (kind == TRANSFER)
-    parts = [(one["name"], one) for one in document["ops"]]
-    parts += [(f"output {one['name']}", one) for one in document["outputs"]]
+    parts = [(op["name"], op) for op in document["ops"]]
+    parts += [(f"output {output['name']}", output) for output in document["outputs"]]
     assert {name: size for name, size in moved.items() if size} == {
-        name: one["moves"]["bytes"] for name, one in parts if one["moves"]["bytes"]
+        name: part["moves"]["bytes"] for name, part in parts if part["moves"]["bytes"]
     }
 
 
@@ -117,15 +117,17 @@ def test_what_is_in_use_fits_into_the_arena(bundle: Bundle, timing: Timing, docu
     rows = [dict(zip(columns, row, strict=True)) for row in zip(*columns.values(), strict=True)]
     if read_plan_machine(bundle).cores is None:
         for site, arena in enumerate(bundle.memory):
-            own = [row for row in rows if row["site"] == site and row["first"] < row["last"]]
-            for moment in {row["first"] for row in own}:
-                there = [row for row in own if row["first"] <= moment < row["last"]]
-                spans = sorted((row["offset"], row["offset"] + row["bytes"]) for row in there)
+            present = [row for row in rows if row["site"] == site and row["first"] < row["last"]]
+            for moment in {row["first"] for row in present}:
+                alive = [row for row in present if row["first"] <= moment < row["last"]]
+                spans = sorted((row["offset"], row["offset"] + row["bytes"]) for row in alive)
                 assert all(a[1] <= b[0] for a, b in itertools.pairwise(spans))
-                assert sum(row["bytes"] for row in there) <= arena
+                assert sum(row["bytes"] for row in alive) <= arena
     held = [sum(row["bytes"] for row in rows if (row["site"], row["kind"]) == (site, WEIGHT))
             for site in range(len(bundle.memory))]  # fmt: skip
-    assert held == [sum(column) for column in zip(*(one["site_bytes"] for one in document["weights"]), strict=True)]
+    assert held == [
+        sum(column) for column in zip(*(weight["site_bytes"] for weight in document["weights"]), strict=True)
+    ]
     assert any(row["kind"] == INPUT for row in rows)
 
 
@@ -133,13 +135,13 @@ def test_programs_deliver_what_they_promise(bundle: Bundle, document: dict[str, 
     machine = read_plan_machine(bundle)
     rows = describe_programs(document, machine)
     named = [name for row in rows for name in row["names"]]
-    parts = [(one["name"], one) for one in document["ops"]]
-    parts += [(f"output {one['name']}", one) for one in document["outputs"]]
-    assert sorted(named) == sorted(name for name, one in parts if one["exchange"] is not None)
+    parts = [(op["name"], op) for op in document["ops"]]
+    parts += [(f"output {output['name']}", output) for output in document["outputs"]]
+    assert sorted(named) == sorted(name for name, part in parts if part["exchange"] is not None)
     for row in rows:
         drawn = row["drawn"]
         program = read_program(row["exchange"]["program"], "program", machine)
-        names = [one["name"] for one in drawn["aggregates"]]
+        names = [aggregate["name"] for aggregate in drawn["aggregates"]]
         drawn["copies"] += [[piece, target, end, "arrived"] for piece, _, target, _, end in drawn["flows"]]
         copies = {(names[piece], site) for piece, site, _, _ in drawn["copies"]}
         for requirement in program.requirements:
@@ -214,7 +216,7 @@ def test_other_cuts_begin_with_the_next_fastest() -> None:
     assert any(len(row["other_cuts"]) > 1 for row in document["ops"])
     for row in document["ops"]:
         assert next(iter(row["other_cuts"]), None) == row["next_fastest"]
-        more = [one["more_ms"] for one in row["other_cuts"]]
+        more = [cut["more_ms"] for cut in row["other_cuts"]]
         assert more == sorted(more)
 
 

@@ -81,8 +81,8 @@ def test_what_cannot_be_read_is_unknown(report: bytes, why: str) -> None:
 
 def packed(**fields: Any) -> bytes:
     """A report of this version with other values of fields, which need not be of their types."""
-    whole = msgpack.unpackb(encode_report(WHOLE)[4:])
-    return struct.pack(">I", REPORT_VERSION) + msgpack.packb(whole | fields)
+    complete = msgpack.unpackb(encode_report(WHOLE)[4:])
+    return struct.pack(">I", REPORT_VERSION) + msgpack.packb(complete | fields)
 
 
 HOSTILE = {

@@ -24,9 +24,9 @@ def test_found_are_exactly_those_that_overlap(shape: tuple[int, ...]) -> None:
         index.add(block, value)
         kept[value] = block
         query = random_block(rng, shape)
-        found = index.find_overlapping(query)
-        assert {index.entries[key][1] for key in found} == {v for v, b in kept.items() if b.overlaps(query)}
-        assert len(found) == len(set(found))
+        overlapping = index.find_overlapping(query)
+        assert {index.entries[key][1] for key in overlapping} == {v for v, b in kept.items() if b.overlaps(query)}
+        assert len(overlapping) == len(set(overlapping))
         largest = max(largest, len(kept))
         if rng.random() < 0.15 or len(kept) > 3 * MAX_SCANNED_BLOCKS:
             for key in rng.sample(

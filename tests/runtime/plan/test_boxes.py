@@ -37,10 +37,10 @@ def test_set_operations(data, shape):
     assert a.overlaps(b) == (common is not None)
     assert (elements(common) if common else set()) == elements(a) & elements(b)
     if common:
-        rest = boxes.subtract(a, common)
-        assert len(rest) <= 2 * len(shape)
-        assert sum(block.size for block in rest) == len(elements(a) - elements(b))
-        assert set().union(*map(elements, rest)) == elements(a) - elements(b)
+        remainder = boxes.subtract(a, common)
+        assert len(remainder) <= 2 * len(shape)
+        assert sum(block.size for block in remainder) == len(elements(a) - elements(b))
+        assert set().union(*map(elements, remainder)) == elements(a) - elements(b)
 
 
 def tiles(outer, blocks):
@@ -50,8 +50,8 @@ def tiles(outer, blocks):
 @given(data=st.data(), shape=SHAPES)
 def test_disjoint_blocks_have_no_element_twice(data, shape):
     blocks = data.draw(st.lists(blocks_in(shape), max_size=6))
-    found = [element for block in blocks for element in elements(block)]
-    assert boxes.are_disjoint(blocks) == (len(found) == len(set(found)))
+    results = [element for block in blocks for element in elements(block)]
+    assert boxes.are_disjoint(blocks) == (len(results) == len(set(results)))
 
 
 @examples(150)
@@ -101,16 +101,16 @@ def test_a_scalar_overlaps_every_other():
 @given(data=st.data(), shape=st.lists(st.integers(1, 4), min_size=1, max_size=3))
 def test_an_overlap_names_two_blocks_that_share_an_element(data, shape):
     blocks = data.draw(st.lists(blocks_in(shape), max_size=6))
-    found = boxes.find_overlap(blocks, boxes.StepBudget(1 << 20), "here")
+    overlap = boxes.find_overlap(blocks, boxes.StepBudget(1 << 20), "here")
     shared = {(i, j) for j in range(len(blocks)) for i in range(j) if elements(blocks[i]) & elements(blocks[j])}
-    assert found in shared if shared else found is None
+    assert overlap in shared if shared else overlap is None
 
 
 def test_a_block_of_other_rank_or_form_is_not_contained():
     square = Block((0, 0), (2, 2))
     assert square.contains(Block((0, 0), (1, 2)))
-    for other in (Block((0,), (1,)), Block((0, 0), (1,)), Block((0, 0, 0), (1, 1, 1)), Block((0, 1), (1, 0))):
-        assert not square.contains(other)
+    for block in (Block((0,), (1,)), Block((0, 0), (1,)), Block((0, 0, 0), (1, 1, 1)), Block((0, 1), (1, 0))):
+        assert not square.contains(block)
     assert not Block((0, 0), (2,)).contains(square)
 
 
@@ -122,7 +122,7 @@ def test_work_is_bounded():
 
 
 def test_a_block_of_another_rank_is_not_inside():
-    whole = Block((0, 0), (4, 4))
-    assert whole.contains(Block((1, 0), (2, 4)))
-    for other in (Block((1,), (2,)), Block((1, 0), (2,)), Block((1, 0, 0), (2, 4, 1)), Block((1, 0), (2, 5))):
-        assert not whole.contains(other)
+    square = Block((0, 0), (4, 4))
+    assert square.contains(Block((1, 0), (2, 4)))
+    for block in (Block((1,), (2,)), Block((1, 0), (2,)), Block((1, 0, 0), (2, 4, 1)), Block((1, 0), (2, 5))):
+        assert not square.contains(block)

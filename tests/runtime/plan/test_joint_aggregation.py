@@ -81,11 +81,11 @@ CHANGES: dict[str, dict[str, Any]] = {
 }
 
 
-@pytest.mark.parametrize("what", CHANGES)
-def test_an_operation_aggregates_together_what_its_family_does(what: str) -> None:
-    (field,) = CHANGES[what]
+@pytest.mark.parametrize("fault", CHANGES)
+def test_an_operation_aggregates_together_what_its_family_does(fault: str) -> None:
+    (field,) = CHANGES[fault]
     with pytest.raises(PlanFault, match="where topk with its attributes has") as caught:
-        validate(with_operation(plan(), **CHANGES[what]))
+        validate(with_operation(plan(), **CHANGES[fault]))
     assert caught.value.where == f"operations[0].{field}"
 
 
@@ -138,9 +138,9 @@ TASKS = {
 }
 
 
-@pytest.mark.parametrize("what", TASKS)
-def test_a_lie_about_an_aggregation_is_named(what: str) -> None:
-    change, message = TASKS[what]
+@pytest.mark.parametrize("fault", TASKS)
+def test_a_lie_about_an_aggregation_is_named(fault: str) -> None:
+    change, message = TASKS[fault]
     bundle = plan()
     with pytest.raises(PlanFault) as caught:
         validate(with_task(bundle, **change(aggregation(bundle)[1])))
@@ -172,8 +172,8 @@ def test_lists_of_pieces_that_differ_are_no_tuple() -> None:
 
     bundle = plan()
     group = aggregation_groups(bundle)[bundle.operations[0].outputs[0]]
-    first, rest = Block((0, 0), (2, 1)), Block((0, 1), (2, 3))
-    even, uneven = [(first, 3), (rest, 3)], [(first, 3), (rest, 1)]
+    first, second = Block((0, 0), (2, 1)), Block((0, 1), (2, 3))
+    even, uneven = [(first, 3), (second, 3)], [(first, 3), (second, 1)]
     budget = StepBudget(1000)
     _require_tuple([even, even], group, budget, "here")
     for copy in ([uneven, uneven], [even, uneven], [uneven, even]):
@@ -203,6 +203,6 @@ def test_pieces_of_two_copies_are_combined_where_they_meet() -> None:
     from einc_runtime.plan.proof import _combine
 
     rows = [Block((0, 0), (1, 3)), Block((1, 0), (2, 3))]
-    whole = Block((0, 0), (2, 3))
+    complete = Block((0, 0), (2, 3))
     assert _combine([(row, 1) for row in rows], [(row, 2) for row in rows], "here") == [(row, 3) for row in rows]
-    assert _combine([(whole, 1)], [(row, 2) for row in rows], "here") == [(row, 3) for row in rows]
+    assert _combine([(complete, 1)], [(row, 2) for row in rows], "here") == [(row, 3) for row in rows]

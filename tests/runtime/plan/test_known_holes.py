@@ -88,8 +88,8 @@ def test_a_sum_that_reads_one_half_twice() -> None:
 def test_rows_of_a_softmax_that_are_exchanged() -> None:
     """Each function writes the rows of the other, in buffers, tasks and regions of the output as well."""
     bundle = plan(ROWS, 2)
-    one, other = (function.outputs[0] for function in bundle.operations[0].functions)
-    exchanged = {one: other, other: one}
+    first, second = (function.outputs[0] for function in bundle.operations[0].functions)
+    exchanged = {first: second, second: first}
     (tensor,) = bundle.operations[0].outputs
 
     def swap(part: Any) -> Any:
@@ -138,9 +138,9 @@ CHANGES: dict[str, tuple[str, Callable[[Operation], dict[str, Any]]]] = {
 }
 
 
-@pytest.mark.parametrize("what", CHANGES)
-def test_a_kernel_that_is_not_the_operations(what: str) -> None:
-    title, change = CHANGES[what]
+@pytest.mark.parametrize("fault", CHANGES)
+def test_a_kernel_that_is_not_the_operations(fault: str) -> None:
+    title, change = CHANGES[fault]
     bundle = plan(LAYER, 1)
     prove(bundle)
     at = next(i for i, operation in enumerate(bundle.operations) if operation.title.startswith(title))

@@ -43,9 +43,9 @@ def with_fields(kernel: str, /, **fields: Any) -> tuple[int, Bundle]:
     return at, msgspec.structs.replace(plan(), operations=tuple(operations))
 
 
-@pytest.mark.parametrize("what", LIES)
-def test_an_operation_is_refused_that_its_family_does_not_have(what: str) -> None:
-    kernel, fields, message = LIES[what]
+@pytest.mark.parametrize("fault", LIES)
+def test_an_operation_is_refused_that_its_family_does_not_have(fault: str) -> None:
+    kernel, fields, message = LIES[fault]
     at, lie = with_fields(kernel, **fields)
     with pytest.raises(PlanFault) as caught:
         validate(lie)
@@ -53,9 +53,9 @@ def test_an_operation_is_refused_that_its_family_does_not_have(what: str) -> Non
     assert message in caught.value.render()
 
 
-@pytest.mark.parametrize("what", ATTRIBUTES)
-def test_an_attribute_is_refused_that_the_kernel_does_not_have(what: str) -> None:
-    kernel, attributes, message = ATTRIBUTES[what]
+@pytest.mark.parametrize("fault", ATTRIBUTES)
+def test_an_attribute_is_refused_that_the_kernel_does_not_have(fault: str) -> None:
+    kernel, attributes, message = ATTRIBUTES[fault]
     known = next(operation for operation in plan().operations if operation.kernel == kernel).kernel_attributes
     at, lie = with_fields(kernel, kernel_attributes={**known, **attributes})
     with pytest.raises(PlanFault) as caught:

@@ -34,7 +34,7 @@ def test_a_map_is_one_if_all_its_functions_are(program):
 def test_what_kernels_take_is_one(program):
     """The compiler leaves room for all that kernels of GPUs can join; for some more, the kernels decline."""
     arity = 1 + max(number for number in range(3) if f"x{number}" in program)
-    if any(parse_epilogue(program, arity, place) for place in range(arity)):
+    if any(parse_epilogue(program, arity, position) for position in range(arity)):
         assert is_library_epilogue(make_operation(program=program))
 
 

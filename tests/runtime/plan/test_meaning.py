@@ -30,7 +30,7 @@ PLAN = two_site_plan()
 def plan_of(operator: Operator, intervals: Any, replicas: int = 1) -> Bundle:
     """A plan of one operation, without tasks: only what is proved of operations."""
     spec = operator.build_spec(intervals)
-    functions = [Function(0, one.inputs, one.outputs) for one in spec.functions]
+    functions = [Function(0, function.inputs, function.outputs) for function in spec.functions]
     tensors = [tensor_of(desc, number) for number, desc in enumerate((*operator.inputs, *operator.outputs))]
     count = len(operator.inputs)
     operation = Operation(
@@ -120,17 +120,17 @@ def test_no_bound_of_a_block_can_be_moved(family: str) -> None:
 
 def visible(q_lens: Any, k_lens: Any, causal: bool, window: int, queries: tuple[int, int]) -> list[int]:
     """The packed keys that some of these packed queries see, one pair after the other."""
-    found = set()
+    kernels = set()
     starts = itertools.accumulate(
         zip(q_lens, k_lens, strict=True), lambda a, b: (a[0] + b[0], a[1] + b[1]), initial=(0, 0)
     )
     for (q_start, k_start), q_len, k_len in zip(starts, q_lens, k_lens, strict=False):
         for i, j in itertools.product(range(q_len), range(k_len)):
-            place = i + k_len - q_len
-            seen = (not causal or j <= place) and (not window or j > place - window)
+            position = i + k_len - q_len
+            seen = (not causal or j <= position) and (not window or j > position - window)
             if seen and queries[0] <= q_start + i < queries[1]:
-                found.add(k_start + j)
-    return sorted(found)
+                kernels.add(k_start + j)
+    return sorted(kernels)
 
 
 def test_the_keys_that_queries_see() -> None:

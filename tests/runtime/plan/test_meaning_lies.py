@@ -342,8 +342,8 @@ def derive(name: str, changes: dict[str, Any]) -> OperatorMeaning:
     tensors = {str(k): tensor for k, tensor in enumerate(inputs)}
     values = {**tensors, **attributes, **changes}
     kept = {key: value for key, value in values.items() if value is not None}
-    given = tuple(kept[key] for key in sorted(kept) if key.isdigit())
-    return FAMILIES[family](Application(family, given, {k: v for k, v in kept.items() if not k.isdigit()}))
+    operands = tuple(kept[key] for key in sorted(kept) if key.isdigit())
+    return FAMILIES[family](Application(family, operands, {k: v for k, v in kept.items() if not k.isdigit()}))
 
 
 @pytest.mark.parametrize("name", GOOD)

@@ -52,12 +52,12 @@ def addresses(plan, region):
 
 @functools.lru_cache(4096)
 def addresses_in(buffer, block, width):
-    found = {0}
+    results = {0}
     for d in range(len(buffer.block.lower)):
         extent = buffer.block.upper[d] - buffer.block.lower[d]
         inside = range(block.lower[d] - buffer.block.lower[d], block.upper[d] - buffer.block.lower[d])
-        found = {a * extent + i for a in found for i in inside}
-    return frozenset((buffer.site, buffer.offset + a * width) for a in found)
+        results = {a * extent + i for a in results for i in inside}
+    return frozenset((buffer.site, buffer.offset + a * width) for a in results)
 
 
 def racing_pairs(plan, conflict):
@@ -165,15 +165,15 @@ def run(plan, positions):
                 memory[at] = hash((buffer.tensor, buffer.block.lower, k))
     for position in positions:
         task = plan.tasks[position]
-        found = [[memory.get(a, "garbage") for a in ordered_addresses(plan, r)] for r in reads_of(task)]
+        results = [[memory.get(a, "garbage") for a in ordered_addresses(plan, r)] for r in reads_of(task)]
         for k, region in enumerate(writes_of(task)):
             places = ordered_addresses(plan, region)
             if isinstance(task, KernelTask):
                 function = task.function % plan.operations[task.operation].distinct
-                values = [hash((task.operation, function, str(found), n)) for n in range(len(places))]
+                values = [hash((task.operation, function, str(results), n)) for n in range(len(places))]
             elif isinstance(task, AggregateTask):  # none of these plans merges tuples
-                values = [sum(v) if "garbage" not in v else "garbage" for v in zip(*found, strict=True)]
+                values = [sum(v) if "garbage" not in v else "garbage" for v in zip(*results, strict=True)]
             else:
-                values = found[k]
+                values = results[k]
             memory.update(zip(places, values, strict=True))
     return [memory.get(a, "garbage") for o in plan.outputs for r in o.regions for a in ordered_addresses(plan, r)]

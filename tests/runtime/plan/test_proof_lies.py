@@ -82,8 +82,8 @@ def test_replicas_read_the_same_data():
     plan = replicated_plan()
     first, second = plan.operations
     for field, part in (("inputs", "differs from it"), ("outputs", "differs from it")):
-        other = msgspec.structs.replace(first.functions[2], **{field: getattr(first.functions[1], field)})
-        functions = (*first.functions[:2], other, first.functions[3])
+        changed = msgspec.structs.replace(first.functions[2], **{field: getattr(first.functions[1], field)})
+        functions = (*first.functions[:2], changed, first.functions[3])
         lie = msgspec.structs.replace(plan, operations=(msgspec.structs.replace(first, functions=functions), second))
         assert part in fault_of(lie)
     idle = msgspec.structs.replace(first.functions[3], flops=first.functions[3].flops + 1)
@@ -145,11 +145,11 @@ def test_a_region_written_in_part_is_found():
 
 
 def test_a_region_of_which_the_wrong_part_is_written_is_found():
-    other = with_buffer(PLAN, 7, block=box((0, 4), (0, 2)), offset=PLAN.memory[0])
-    other = msgspec.structs.replace(other, memory=(PLAN.memory[0] + 32, PLAN.memory[1]))
-    prove(other)
+    moved = with_buffer(PLAN, 7, block=box((0, 4), (0, 2)), offset=PLAN.memory[0])
+    moved = msgspec.structs.replace(moved, memory=(PLAN.memory[0] + 32, PLAN.memory[1]))
+    prove(moved)
     below = box((2, 4), (0, 2))
-    lie = with_task(other, 2, read=Region(2, below), write=Region(7, below))
+    lie = with_task(moved, 2, read=Region(2, below), write=Region(7, below))
     assert "only 0 of the 4 elements" in fault_of(lie)
 
 
@@ -162,10 +162,10 @@ def test_bytes_that_another_buffer_took_are_lost():
 
 
 def test_an_aggregation_may_be_in_place_in_its_first_operand_only():
-    place = Region(7, box((0, 2), (0, 2)))
-    kernel = {"reads": (place,)}
-    first = with_task(with_task(PLAN, 3, writes=(place,)), 4, **kernel)
-    assert first.tasks[3].reads[0] == place
+    region = Region(7, box((0, 2), (0, 2)))
+    kernel = {"reads": (region,)}
+    first = with_task(with_task(PLAN, 3, writes=(region,)), 4, **kernel)
+    assert first.tasks[3].reads[0] == region
     prove(first)
     second = with_task(first, 3, reads=first.tasks[3].reads[::-1])
     assert "writes bytes of buffer 7 [0:2, 0:2] that it also uses in another way" in fault_of(second)
@@ -175,8 +175,8 @@ def test_a_task_must_not_overlap_with_itself():
     """A kernel whose result stands on its operand, and a copy whose pieces overlap."""
     on_itself = with_buffer(PLAN, 8, offset=PLAN.buffers[6].offset)
     assert "that it also uses in another way" in fault_of(on_itself)
-    whole = PLAN.tasks[9]
-    twice = with_task(PLAN, 9, reads=whole.reads * 2, writes=whole.writes * 2)
+    task = PLAN.tasks[9]
+    twice = with_task(PLAN, 9, reads=task.reads * 2, writes=task.writes * 2)
     assert "that it also uses in another way" in fault_of(twice)
 
 

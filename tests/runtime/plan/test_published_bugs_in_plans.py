@@ -56,8 +56,8 @@ def writer_of(bundle: Bundle, buffer: int) -> int:
 
 def counted_twice(bundle: Bundle) -> Bundle:
     position = find(bundle, AggregateTask, 0)
-    own, first, _ = bundle.tasks[position].reads  # type: ignore[union-attr]
-    return change(bundle, position, reads=(own, first, first))
+    accumulator, first, _ = bundle.tasks[position].reads  # type: ignore[union-attr]
+    return change(bundle, position, reads=(accumulator, first, first))
 
 
 def lost_shard(bundle: Bundle) -> Bundle:
@@ -120,9 +120,9 @@ def waits_for_each_other(bundle: Bundle) -> Bundle:
 def early_output(bundle: Bundle) -> Bundle:
     """A block is sent home before it is summed up."""
     part = bundle.tasks[find(bundle, AggregateTask, 1)].reads  # type: ignore[union-attr]
-    own = next(region for region in part if bundle.buffers[region.buffer].block != region.block)
+    partial = next(region for region in part if bundle.buffers[region.buffer].block != region.block)
     position = find(bundle, TransferTask, 1, "y")
-    return change(bundle, position, read=own)
+    return change(bundle, position, read=partial)
 
 
 @pytest.mark.parametrize(

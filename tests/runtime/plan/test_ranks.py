@@ -18,7 +18,7 @@ from tests.support.partitions import partitions
 
 def tasks_of(bundle, ranks):
     options = [RewriteOptions(devices=ranks, rank=rank) for rank in range(max(ranks) + 1)]
-    return [[RankTask(item.origin, item.task, item.peer) for item in rewrite(bundle, one)] for one in options]
+    return [[RankTask(item.origin, item.task, item.peer) for item in rewrite(bundle, option)] for option in options]
 
 
 @pytest.mark.parametrize(("sites", "ranks"), [(1, 1), (8, 3), (7, 7), (8, 2)])
@@ -90,9 +90,9 @@ def test_no_rank_waits_forever_whatever_sites_it_has():
         assert {item.position for items in tasks for item in items if item.peer is not None} == set(between)
         moves = (TransferTask, FenceTask) if len(set(ranks)) > 1 else (TransferTask, FenceTask, CopyTask)
         kept = [number for number, task in enumerate(bundle.tasks) if not isinstance(task, moves)]
-        rest = [item.position for items in tasks for item in items if item.peer is None]
-        assert set(kept) <= set(rest)
-        assert len(rest) == len(set(rest))
+        local = [item.position for items in tasks for item in items if item.peer is None]
+        assert set(kept) <= set(local)
+        assert len(local) == len(set(local))
         messages += len(between)
     assert messages > 100
 
@@ -154,9 +154,9 @@ def test_every_flaw_is_found():
 
 def test_a_task_on_two_ranks_is_refused():
     bundle = random_plan(3, sites=2, operations=3, reuse=False)
-    there = next(number for number, buffer in enumerate(bundle.buffers) if buffer.site == 1)
-    here = next(number for number, buffer in enumerate(bundle.buffers) if buffer.site == 0)
-    regions = [Region(number, bundle.buffers[number].block) for number in (here, there)]
+    remote = next(number for number, buffer in enumerate(bundle.buffers) if buffer.site == 1)
+    near = next(number for number, buffer in enumerate(bundle.buffers) if buffer.site == 0)
+    regions = [Region(number, bundle.buffers[number].block) for number in (near, remote)]
     task = CopyTask(0, "v", (), reads=(regions[0],), writes=(regions[1],))
     with pytest.raises(PlanFault, match="memory of several ranks"):
         select_tasks(bundle, [task], [0, 1], 0)

@@ -32,8 +32,8 @@ def test_ancestors_are_those_of_the_transitive_closure(seed: int, monkeypatch: p
         assert ancestors.unfinished(range(210)) == [p for p in range(210) if p not in known[position]]
         assert [p for p in range(210) if ancestors.ended(p)] == sorted(known[position])
         for fence in ancestors.find_fences():
-            for one in rng.sample(range(position), min(position, 20)):
-                assert ancestors.comes_after(fence, [one]) == (one in known[fence] | {fence})
+            for earlier in rng.sample(range(position), min(position, 20)):
+                assert ancestors.comes_after(fence, [earlier]) == (earlier in known[fence] | {fence})
 
 
 def test_many_fences_in_a_chain_that_all_stay_take_little() -> None:

@@ -16,15 +16,15 @@ PLAN = two_site_plan()
 def test_users_of_buffers_are_the_tasks_whose_fields_name_them(seed):
     tasks = (*random_plan(seed, sites=3).tasks, FenceTask(0, "v0", ()))
     readers, writers = regions.find_users(tasks)
-    for fields, found in ((("reads", "read"), readers), (("writes", "write"), writers)):
+    for fields, users in ((("reads", "read"), readers), (("writes", "write"), writers)):
         named = [
             (region.buffer, number)
             for number, task in enumerate(tasks)
             for field in fields
             for region in _as_regions(getattr(task, field, ()))
         ]
-        assert sorted((buffer, number) for buffer, numbers in found.items() for number in numbers) == sorted(named)
-        assert all(numbers == sorted(numbers) for numbers in found.values())
+        assert sorted((buffer, number) for buffer, numbers in users.items() for number in numbers) == sorted(named)
+        assert all(numbers == sorted(numbers) for numbers in users.values())
     assert any(isinstance(task, TransferTask) for task in tasks)
 
 
@@ -33,9 +33,9 @@ def _as_regions(value):
 
 
 def test_outputs_are_taken_from_result_buffers():
-    found = regions.find_output_buffers(PLAN)
-    assert found == {number for number, buffer in enumerate(PLAN.buffers) if buffer.role == "result"}
-    assert found
+    output_buffers = regions.find_output_buffers(PLAN)
+    assert output_buffers == {number for number, buffer in enumerate(PLAN.buffers) if buffer.role == "result"}
+    assert output_buffers
 
 
 def test_a_region_lies_in_its_buffer_or_is_refused():

@@ -77,8 +77,11 @@ def test_no_task_adds() -> None:
 def without_cuts(bundle: Bundle, name: str, index: str) -> Bundle:
     """The plan with an index of one operation that says that it cannot be cut."""
     operations = list(bundle.operations)
-    at = next(k for k, one in enumerate(operations) if one.name == name)
-    indices = [msgspec.structs.replace(one, cuts=()) if one.name == index else one for one in operations[at].indices]
+    at = next(k for k, operation in enumerate(operations) if operation.name == name)
+    indices = [
+        msgspec.structs.replace(declared, cuts=()) if declared.name == index else declared
+        for declared in operations[at].indices
+    ]
     assert tuple(indices) != operations[at].indices
     operations[at] = msgspec.structs.replace(operations[at], indices=tuple(indices))
     return msgspec.structs.replace(bundle, operations=tuple(operations))
@@ -99,7 +102,7 @@ def test_an_index_of_one_element_keeps_its_cuts() -> None:
     """It is whole anyway, so nothing is said of it."""
     options = CompileOptions(machine="host", devices=4, selector="random", seed=3, reproducible=True)
     bundle = compile_model(MODEL.replace("dim b = 6", "dim b = 1"), "m.ein", options).bundle
-    (product,) = [one for one in bundle.operations if one.name == "y"]
+    (product,) = [operation for operation in bundle.operations if operation.name == "y"]
     assert {index.name: index.cuts for index in product.indices}["j"] != ()
     prove(bundle)
 

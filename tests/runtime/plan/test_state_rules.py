@@ -102,14 +102,14 @@ LIES: dict[str, tuple[Callable[[], Bundle], str]] = {
 def test_lies_about_states_are_refused(lie: str) -> None:
     """By the proof; and what it finds first or the rules of states alone name the lie."""
     make, message = LIES[lie]
-    plan, found = make(), []
+    plan, messages = make(), []
     for check in (prove, validate_states):
         try:
             check(plan)
         except PlanFault as fault:
-            found.append(fault.message)
-        assert found, "the proof takes it"
-    assert any(re.search(message, one) for one in found), found
+            messages.append(fault.message)
+        assert messages, "the proof takes it"
+    assert any(re.search(message, text) for text in messages), messages
 
 
 def test_the_plan_itself_is_proved() -> None:

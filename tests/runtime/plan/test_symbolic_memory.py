@@ -58,10 +58,9 @@ class Model:
     def conflicts(self, region, writes):
         """The tasks that must have ended before a region is touched."""
         return {
-            other
-            for other, place, wrote in self.accesses
-            if (writes or wrote)
-            and (elements(place) & elements(region) or (place.buffer, region.buffer) in self.shared)
+            access
+            for access, span, wrote in self.accesses
+            if (writes or wrote) and (elements(span) & elements(region) or (span.buffer, region.buffer) in self.shared)
         }
 
     def enter(self, after):
@@ -129,8 +128,8 @@ def check(seed, outcomes):
             return
         if read is not None:
             outcomes["read"] += 1
-            found = memory.read(read, "here", task)
-            got = [(e, mask) for block, mask in found for _, e in elements(Region(0, block))]
+            value = memory.read(read, "here", task)
+            got = [(e, mask) for block, mask in value for _, e in elements(Region(0, block))]
             assert len(got) == len(masks)
             assert dict(got) == masks
         if not allowed:
@@ -175,8 +174,8 @@ def memory_of(offsets_and_rows, *afters):
 @pytest.mark.parametrize("waits", [True, False])
 def test_what_is_left_of_a_buffer_must_be_waited_for(second, third, waits):
     """One half of its bytes goes to a second buffer; a third one that takes the other half must wait for it, too."""
-    whole, half = ((0, (0, 4)), (second, (0, 2)), (third, (0, 2))), (0, 2)
-    memory, ancestors = memory_of(whole, (), (0,), (0,) if waits else ())
+    full, half = ((0, (0, 4)), (second, (0, 2)), (third, (0, 2))), (0, 2)
+    memory, ancestors = memory_of(full, (), (0,), (0,) if waits else ())
     blocks = [box((0, 4), (0, 4)), box(half, (0, 4)), box(half, (0, 4))]
     for task in (0, 1):
         ancestors.enter(task)
@@ -192,18 +191,18 @@ def test_what_is_left_of_a_buffer_must_be_waited_for(second, third, waits):
 
 @pytest.mark.parametrize("waits", [True, False])
 def test_readers_of_what_is_left_of_a_piece_must_be_waited_for(waits):
-    whole, upper, lower = box((0, 4), (0, 4)), box((0, 2), (0, 4)), box((2, 4), (0, 4))
+    full, upper, lower = box((0, 4), (0, 4)), box((0, 2), (0, 4)), box((2, 4), (0, 4))
     memory, ancestors = memory_of([(0, (0, 4))], (), (0,), (1,), (0, 1) if waits else (0,))
     ancestors.enter(0)
-    memory.write(Region(0, whole), [(whole, 1)], "here", 0)
+    memory.write(Region(0, full), [(full, 1)], "here", 0)
     ancestors.enter(1)
-    memory.read(Region(0, whole), "here", 1)
+    memory.read(Region(0, full), "here", 1)
     ancestors.enter(2)
     memory.write(Region(0, upper), [(upper, 2)], "here", 2)
     ancestors.enter(3)
     if waits:
         memory.write(Region(0, lower), [(lower, 4)], "here", 3)
-        assert sorted(mask for _, mask in memory.read(Region(0, whole), "here")) == [2, 4]
+        assert sorted(mask for _, mask in memory.read(Region(0, full), "here")) == [2, 4]
     else:
         with pytest.raises(PlanFault, match=r"that tasks\[1\] uses"):
             memory.write(Region(0, lower), [(lower, 4)], "here", 3)
@@ -230,9 +229,9 @@ def test_blocks_agree_where_elements_agree_in_all_dimensions_that_are_not_free()
         apart = [rng.random() < 0.3 for _ in range(rank)]
         spans = [[range(low, up) for low, up in zip(x.lower, x.upper, strict=True)] for x in (a, b)]
         expected = any(
-            all(free or m == n for m, n, free in zip(one, other, apart, strict=True))
-            for one in itertools.product(*spans[0])
-            for other in itertools.product(*spans[1])
+            all(free or m == n for m, n, free in zip(first, second, apart, strict=True))
+            for first in itertools.product(*spans[0])
+            for second in itertools.product(*spans[1])
         )
         assert proof._agree(a, b, apart) == expected
         seen.add(expected)

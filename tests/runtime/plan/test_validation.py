@@ -232,16 +232,16 @@ def test_a_lie_is_found_and_named(path, lie, where, message):
     with pytest.raises(PlanFault) as caught:
         validate(plan)
     places = where.split("|")
-    assert any(caught.value.where == place or caught.value.where.startswith(f"{place}[") for place in places), (
-        caught.value.render()
-    )
+    assert any(
+        caught.value.where == location or caught.value.where.startswith(f"{location}[") for location in places
+    ), caught.value.render()
     assert any(part in caught.value.message for part in message.split("|")), caught.value.render()
     assert caught.value.message.isprintable()
 
 
 def test_whatever_is_optional_may_be_there_or_not():
     """Every optional text and number, present and right, and absent."""
-    whole = PLAN
+    valid = PLAN
     exchange = Exchange("", completion_ms=1.0, bound_ms=0.5, bound_free_ms=0.25, bound_by="its links", splits={"X1": 2})
     for path, value in {
         "operations[0].exchange": exchange,
@@ -252,9 +252,9 @@ def test_whatever_is_optional_may_be_there_or_not():
         "tensors[2].order": (1, 0),
         "outputs[0].exchange": Exchange(""),
     }.items():
-        whole = changed(whole, parse(path), value)
-    validate(whole)
-    assert decode(encode(whole)) == whole
+        valid = changed(valid, parse(path), value)
+    validate(valid)
+    assert decode(encode(valid)) == valid
 
 
 def loaded_once(*blocks):

@@ -120,11 +120,11 @@ def test_overlaps_are_found_as_by_brute_force():
             task_validation._check_overlaps(
                 buffers, sorted((x.offset, end, i) for i, (x, end) in enumerate(zip(buffers, ends, strict=True)))
             )
-            found = False
+            refused = False
         except PlanFault:
-            found = True
-        assert found == expected
-        seen.add(found)
+            refused = True
+        assert refused == expected
+        seen.add(refused)
     assert seen == {True, False}
 
 
@@ -172,9 +172,9 @@ def test_tilings_that_take_long_to_check_are_refused(monkeypatch):
     tensor = Tensor("t", tuple("abcdefghijklmnop"), (2,) * rank, "f32", "value")
     operation = PLAN.operations[0]
     function = operation.functions[0]
-    scalar, one = Tensor("x", (), (), "f32", "input"), Block((), ())
+    scalar, unit = Tensor("x", (), (), "f32", "input"), Block((), ())
     functions = tuple(
-        msgspec.structs.replace(function, site=s, inputs=(one,), outputs=(x,)) for s, x in enumerate(blocks)
+        msgspec.structs.replace(function, site=s, inputs=(unit,), outputs=(x,)) for s, x in enumerate(blocks)
     )
     operations = tuple(
         msgspec.structs.replace(
