@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Mapping
-from functools import reduce
+from collections.abc import Mapping
+from functools import partial, reduce
 
 import numpy as np
 
@@ -58,9 +58,9 @@ def _modulus(node: OnnxNode) -> Results:
 def _shift(node: OnnxNode) -> Results:
     x, by = node.arrays()
     if x.type is ElementType.U64 and node.string("direction") == "RIGHT":
-        f = _Writer(node)
+        f = partial(apply, node.program)
         kept = f("sub", f("shiftleft", _like(node, x, 1), f("sub", 64, by)), 1)
-        return f.where(f("eq", by, 0), x, f("and", f("shiftright", x, by), kept))
+        return where(node.program, f("eq", by, 0), x, f("and", f("shiftright", x, by), kept), hint=node.hint)
     return apply(
         node.program, "shiftleft" if node.string("direction") == "LEFT" else "shiftright", x, by, hint=node.hint
     )
@@ -108,80 +108,25 @@ def _is_infinite(node: OnnxNode) -> Results:
     return apply(node.program, "and", result, sign, hint=node.hint)
 
 
-Formula = Callable[[OnnxNode, Array], Array]
+def _gelu(node: OnnxNode) -> Results:
+    function = "gelu_tanh" if node.string("approximate", "none") == "tanh" else "gelu"
+    return apply(node.program, function, node.input(0), hint=node.hint)
 
 
-def _formula(formula: Formula) -> Convert:
-    return lambda node: formula(node, node.input(0))
-
-
-class _Writer:
-    """Arithmetic on arrays, for formulas of several operations."""
-
-    def __init__(self, node: OnnxNode) -> None:
-        self.node = node
-
-    def __call__(self, function: str, *operands: Array | float) -> Array:
-        return apply(self.node.program, function, *operands, hint=self.node.hint)
-
-    def where(self, condition: Array, positive: Array | float, negative: Array | float) -> Array:
-        return where(self.node.program, condition, positive, negative, hint=self.node.hint)
-
-
-def _elu(node: OnnxNode, x: Array) -> Array:
-    f = _Writer(node)
-    return f.where(f("gt", x, 0), x, f("mul", f("expm1", f("min", x, 0)), node.number("alpha", 1.0)))
-
-
-def _celu(node: OnnxNode, x: Array) -> Array:
-    f, alpha = _Writer(node), node.number("alpha", 1.0)
-    return f("add", f("max", x, 0), f("mul", f("expm1", f("min", f("div", x, alpha), 0)), alpha))
-
-
-def _selu(node: OnnxNode, x: Array) -> Array:
-    f = _Writer(node)
-    alpha, gamma = node.number("alpha", 1.67326319217681884765625), node.number("gamma", 1.05070102214813232421875)
-    return f("mul", f.where(f("gt", x, 0), x, f("mul", f("expm1", f("min", x, 0)), alpha)), gamma)
-
-
-def _leaky_relu(node: OnnxNode, x: Array) -> Array:
-    f = _Writer(node)
-    return f.where(f("ge", x, 0), x, f("mul", x, node.number("alpha", 0.01)))
+def _swish(node: OnnxNode) -> Results:
+    x, alpha = node.input(0), node.number("alpha", 1.0)
+    if alpha == 1.0:
+        return apply(node.program, "silu", x, hint=node.hint)
+    share = apply(node.program, "sigmoid", apply(node.program, "mul", x, alpha))
+    return apply(node.program, "mul", x, share, hint=node.hint)
 
 
 def _prelu(node: OnnxNode) -> Results:
-    f, x, slope = _Writer(node), node.input(0), node.input(1)
+    program, x, slope = node.program, node.input(0), node.input(1)
     if node.opset < 7 and slope.rank == 1:  # a slope for each channel
-        slope = reshape(node.program, slope, [slope.shape[0], *[1] * (x.rank - 2)])
-    return f.where(f("ge", x, 0), x, f("mul", x, slope))
-
-
-def _hard_sigmoid(node: OnnxNode, x: Array) -> Array:
-    f = _Writer(node)
-    line = f("add", f("mul", x, node.number("alpha", 0.2)), node.number("beta", 0.5))
-    return f("min", f("max", line, 0), 1)
-
-
-def _thresholded_relu(node: OnnxNode, x: Array) -> Array:
-    f = _Writer(node)
-    return f.where(f("gt", x, node.number("alpha", 1.0)), x, 0)
-
-
-def _shrink(node: OnnxNode, x: Array) -> Array:
-    f, bias, lambd = _Writer(node), node.number("bias"), node.number("lambd", 0.5)
-    if not x.type.is_float:
-        lambd, bias = math.floor(lambd), int(bias)
-    inner = f.where(f("gt", x, lambd), f("sub", x, bias), 0)
-    return f.where(f("lt", x, -lambd), f("add", x, bias), inner)
-
-
-def _gelu(node: OnnxNode, x: Array) -> Array:
-    return _Writer(node)("gelu_tanh" if node.string("approximate", "none") == "tanh" else "gelu", x)
-
-
-def _swish(node: OnnxNode, x: Array) -> Array:
-    f, alpha = _Writer(node), node.number("alpha", 1.0)
-    return f("silu", x) if alpha == 1.0 else f("mul", x, f("sigmoid", f("mul", x, alpha)))
+        slope = reshape(program, slope, [slope.shape[0], *[1] * (x.rank - 2)])
+    below = apply(program, "mul", x, slope)
+    return where(program, apply(program, "ge", x, 0), x, below, hint=node.hint)
 
 
 def _drop_out(node: OnnxNode) -> Results:
@@ -243,8 +188,6 @@ ELEMENTWISE_OPERATORS: Mapping[str, Convert] = {
     **{name: _apply(function) for name, function in {**_ONE_OPERAND, **_TWO_OPERANDS}.items()},
     "Max": _fold("max"), "Min": _fold("min"), "Sum": _fold("add"), "Mean": _mean, "Pow": _power, "Mod": _modulus,
     "BitShift": _shift, "Cast": _cast, "CastLike": _cast_like, "Where": _where, "Clip": _clip, "IsInf": _is_infinite,
-    "Elu": _formula(_elu), "Celu": _formula(_celu), "Selu": _formula(_selu), "LeakyRelu": _formula(_leaky_relu),
-    "PRelu": _prelu, "HardSigmoid": _formula(_hard_sigmoid), "ThresholdedRelu": _formula(_thresholded_relu),
-    "Shrink": _formula(_shrink), "Gelu": _formula(_gelu), "Swish": _formula(_swish), "Dropout": _drop_out,
+    "Gelu": _gelu, "Swish": _swish, "PRelu": _prelu, "Dropout": _drop_out,
     "BitCast": _bit_cast, "Hardmax": _hardmax, "Identity": lambda node: node.input(0),
 }  # fmt: skip

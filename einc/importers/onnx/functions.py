@@ -41,8 +41,11 @@ def find_definition(node: Any, arrays: Sequence[Array | None], opsets: Mapping[s
     version = opsets.get(node.domain, opsets.get("", 1))
     try:
         schema: Any = onnx.defs.get_schema(node.op_type, max_inclusive_version=version, domain=domain)
+        newest: Any = onnx.defs.get_schema(node.op_type, domain=domain)
     except onnx.defs.SchemaError:
         return None
+    if newest.has_function and _describe_form(schema) == _describe_form(newest):  # only its types have changed
+        schema, version = newest, max(version, *newest.function_opset_versions)
     text = None
     if schema.has_function:
         versions = [v for v in schema.function_opset_versions if v <= version]
@@ -60,6 +63,12 @@ def find_definition(node: Any, arrays: Sequence[Array | None], opsets: Mapping[s
     function.ParseFromString(text)
     defaults = [attribute.default_value for attribute in schema.attributes.values() if attribute.default_value.name]
     return function, defaults
+
+
+def _describe_form(schema: Any) -> tuple[object, ...]:
+    """What decides how a node of an operator is read: its inputs, and its attributes with their defaults."""
+    defaults = {name: attribute.default_value.SerializeToString() for name, attribute in schema.attributes.items()}
+    return schema.min_input, schema.max_input, defaults
 
 
 def _describe(array: Array | None) -> bytes:
