@@ -183,62 +183,53 @@ def _write_inputs(request: ImportRequest) -> list[str]:
     return declare_inputs(rows)
 
 
+def _linear(name: str, rows: str, columns: str, stored: str) -> list[StoredWeight]:
+    """The matrix and the bias of a projection."""
+    matrix = StoredWeight(f"w_{name}", f"{rows}, {columns}", f"{stored}.weight")
+    return [matrix, StoredWeight(f"b_{name}", rows, f"{stored}.bias")]
+
+
+def _norm(gain: str, bias: str, dims: str, stored: str) -> list[StoredWeight]:
+    return [
+        StoredWeight(gain, dims, f"{stored}.LayerNorm.weight"),
+        StoredWeight(bias, dims, f"{stored}.LayerNorm.bias"),
+    ]
+
+
 def _list_weights(model: Encoder) -> tuple[list[StoredWeight], list[StoredWeight], list[StoredWeight]]:
     """The weights before the layers, those of a layer, and those after."""
     bert = "" if model.head == "hidden" else "bert."
-    embeddings, at = f"{bert}embeddings.", f"{bert}encoder.layer.{{i}}."
-    prefix = f"{at}attention.self."
+    embeddings, at = f"{bert}embeddings", f"{bert}encoder.layer.{{i}}"
     before = [
-        StoredWeight("words", "vocab, d_model", f"{embeddings}word_embeddings.weight"),
-        StoredWeight("place_table", "positions, d_model", f"{embeddings}position_embeddings.weight"),
-        StoredWeight("segment_table", "segments, d_model", f"{embeddings}token_type_embeddings.weight"),
-        StoredWeight("g_first", "d_model", f"{embeddings}LayerNorm.weight"),
-        StoredWeight("b_first", "d_model", f"{embeddings}LayerNorm.bias"),
+        StoredWeight("words", "vocab, d_model", f"{embeddings}.word_embeddings.weight"),
+        StoredWeight("place_table", "positions, d_model", f"{embeddings}.position_embeddings.weight"),
+        StoredWeight("segment_table", "segments, d_model", f"{embeddings}.token_type_embeddings.weight"),
+        *_norm("g_first", "b_first", "d_model", embeddings),
     ]
-    layer = []
-    for short, long in (("q", "query"), ("k", "key"), ("v", "value")):
-        layer += [
-            StoredWeight(f"w_{short}", "heads, d_head, d_model", f"{prefix}{long}.weight"),
-            StoredWeight(f"b_{short}", "heads, d_head", f"{prefix}{long}.bias"),
-        ]
-    layer += [
-        StoredWeight("w_o", "d_model, heads, d_head", f"{at}attention.output.dense.weight"),
-        StoredWeight("b_o", "d_model", f"{at}attention.output.dense.bias"),
-        StoredWeight("g_attn", "d_model", f"{at}attention.output.LayerNorm.weight"),
-        StoredWeight("b_attn", "d_model", f"{at}attention.output.LayerNorm.bias"),
-        StoredWeight("w_up", "d_ff, d_model", f"{at}intermediate.dense.weight"),
-        StoredWeight("b_up", "d_ff", f"{at}intermediate.dense.bias"),
-        StoredWeight("w_down", "d_model, d_ff", f"{at}output.dense.weight"),
-        StoredWeight("b_down", "d_model", f"{at}output.dense.bias"),
-        StoredWeight("g_mlp", "d_model", f"{at}output.LayerNorm.weight"),
-        StoredWeight("b_mlp", "d_model", f"{at}output.LayerNorm.bias"),
+    layer = [
+        *_linear("q", "heads, d_head", "d_model", f"{at}.attention.self.query"),
+        *_linear("k", "heads, d_head", "d_model", f"{at}.attention.self.key"),
+        *_linear("v", "heads, d_head", "d_model", f"{at}.attention.self.value"),
+        *_linear("o", "d_model", "heads, d_head", f"{at}.attention.output.dense"),
+        *_norm("g_attn", "b_attn", "d_model", f"{at}.attention.output"),
+        *_linear("up", "d_ff", "d_model", f"{at}.intermediate.dense"),
+        *_linear("down", "d_model", "d_ff", f"{at}.output.dense"),
+        *_norm("g_mlp", "b_mlp", "d_model", f"{at}.output"),
     ]
     return before, layer, _list_head_weights(model)
 
 
 def _list_head_weights(model: Encoder) -> list[StoredWeight]:
     if model.head == "words":
-        cls = "cls.predictions."
-        table = [
-            StoredWeight("w_t", "d_out, d_model", f"{cls}transform.dense.weight"),
-            StoredWeight("b_t", "d_out", f"{cls}transform.dense.bias"),
-            StoredWeight("g_t", "d_out", f"{cls}transform.LayerNorm.weight"),
-            StoredWeight("c_t", "d_out", f"{cls}transform.LayerNorm.bias"),
-            StoredWeight("b_words", "vocab", f"{cls}bias"),
+        cls = "cls.predictions"
+        return [
+            *_linear("t", "d_out", "d_model", f"{cls}.transform.dense"),
+            *_norm("g_t", "c_t", "d_out", f"{cls}.transform"),
+            StoredWeight("b_words", "vocab", f"{cls}.bias"),
+            *([] if model.tied else [StoredWeight("w_words", "vocab, d_model", f"{cls}.decoder.weight")]),
         ]
-        return table if model.tied else [*table, StoredWeight("w_words", "vocab, d_model", f"{cls}decoder.weight")]
-    table = []
-    if model.head == "sequences":
-        table += [
-            StoredWeight("w_pool", "d_out, d_model", "bert.pooler.dense.weight"),
-            StoredWeight("b_pool", "d_out", "bert.pooler.dense.bias"),
-        ]
-    if model.labels:
-        table += [
-            StoredWeight("w_labels", "labels, d_model", "classifier.weight"),
-            StoredWeight("b_labels", "labels", "classifier.bias"),
-        ]
-    return table
+    pooler = _linear("pool", "d_out", "d_model", "bert.pooler.dense") if model.head == "sequences" else []
+    return [*pooler, *(_linear("labels", "labels", "d_model", "classifier") if model.labels else [])]
 
 
 def _write_layer(model: Encoder, table: list[StoredWeight]) -> list[str]:

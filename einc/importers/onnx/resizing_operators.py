@@ -8,9 +8,9 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from einc.importers.arrays.elementwise import MAX_FOLDED, apply, cast, where
-from einc.importers.arrays.moving import pad, reshape, slice_axis, take
-from einc.importers.arrays.reducing import reduce
+from einc.importers.arrays.elementwise import cast, where
+from einc.importers.arrays.moving import pad, slice_axis, take
+from einc.importers.arrays.resampling import interpolate
 from einc.importers.arrays.values import Array, Elements, UnsupportedError, normalize_axis
 from einc.importers.onnx.nodes import Convert, OnnxNode, Results
 
@@ -122,15 +122,13 @@ def _resample(
     if interpolation.mode == "nearest":
         nearest = round_positions(interpolation.nearest, positions)
         return take(program, x, program.constant(np.clip(nearest, 0, extent - 1).astype(np.int64)), axis, node.hint)
-    neighbours, weights = find_neighbours(interpolation, positions, extent, scale)
-    places = program.constant(neighbours, hint="neighbours")
-    taken = take(program, x, reshape(program, places, [-1]), axis)
-    count = neighbours.shape[1]
-    split = [*x.shape[:axis], len(positions), count, *x.shape[axis + 1 :]]
-    spread = reshape(program, taken, split)
-    factors = weights.reshape([*weights.shape, *[1] * (x.rank - axis - 1)]).astype(x.type.numpy)
-    product = apply(program, "mul", spread, program.constant(factors, x.type, "shares"))
-    return reduce(program, product, "sum", [axis + 1], hint=node.hint)
+    reach = {"linear": 1, "cubic": 2}.get(interpolation.mode)
+    if reach is None:
+        raise UnsupportedError(f"mode '{interpolation.mode}' is not supported")
+    return interpolate(
+        program, x, axis, positions, reach, node.hint, cubic=interpolation.cubic,
+        stretch=scale if interpolation.antialias else 1.0, exclude_outside=interpolation.exclude_outside,
+    )  # fmt: skip
 
 
 def round_positions(mode: str, positions: Elements) -> Elements:
@@ -144,35 +142,6 @@ def round_positions(mode: str, positions: Elements) -> Elements:
         case "ceil":
             return np.ceil(positions)
     raise UnsupportedError(f"nearest_mode '{mode}' is not supported")
-
-
-def find_neighbours(
-    interpolation: Interpolation, positions: Elements, extent: int, scale: float
-) -> tuple[Elements, Elements]:
-    """The places of the neighbours of each position, and their shares, which add up to 1."""
-    reach = {"linear": 1, "cubic": 2}.get(interpolation.mode)
-    if reach is None:
-        raise UnsupportedError(f"mode '{interpolation.mode}' is not supported")
-    stretch = scale if interpolation.antialias else 1.0
-    width = math.ceil(reach / stretch)
-    if width * len(positions) > MAX_FOLDED:
-        raise UnsupportedError(f"sums of {2 * width:,} neighbours")
-    offsets = np.arange(1 - width, width + 1)
-    places = np.floor(positions)[:, None].astype(np.int64) + offsets
-    distances = np.abs(positions[:, None] - places) * stretch
-    weights = np.clip(1 - distances, 0, None) if reach == 1 else _weigh_cubic(distances, interpolation.cubic)
-    if interpolation.exclude_outside or interpolation.antialias:
-        inside = (places >= 0) & (places < extent)
-        weights = np.where(inside, weights, 0) if interpolation.exclude_outside else weights
-        weights = weights / weights.sum(1, keepdims=True)
-    return np.clip(places, 0, extent - 1), weights
-
-
-def _weigh_cubic(distances: Elements, a: float) -> Elements:
-    d = distances
-    near = ((a + 2) * d - (a + 3)) * d * d + 1
-    far = ((a * d - 5 * a) * d + 8 * a) * d - 4 * a
-    return np.where(d <= 1, near, np.where(d < 2, far, 0))
 
 
 def _crop_or_pad(node: OnnxNode) -> Results:

@@ -13,6 +13,7 @@ from einc.importers.arrays.elementwise import apply, cast
 from einc.importers.arrays.extents import Extent, make_extent, multiply_extents
 from einc.importers.arrays.moving import reshape, squeeze, take, unsqueeze
 from einc.importers.arrays.products import einsum
+from einc.importers.arrays.resampling import interpolate
 from einc.importers.arrays.values import Array, UnsupportedError
 from einc.importers.arrays.windows import MovingWindows
 from einc.importers.pytorch.aten.table import Call, Function, Size, aten
@@ -290,12 +291,12 @@ def convert_bicubic(
     input: Array | None = None, scale_factors: Sequence[float] | None = None, scales_h: float | None = None,
     scales_w: float | None = None,
 ) -> Array:  # fmt: skip
-    return _interpolate(call, self_ or input, output_size, align_corners, scale_factors or [scales_h, scales_w], 3)
+    return _interpolate(call, self_ or input, output_size, align_corners, scale_factors or [scales_h, scales_w], 2)
 
 
 def _interpolate(
     call: Call, array: Array | None, output_size: Sequence[int] | None, align: bool,
-    scales: Sequence[float | None], degree: int,
+    scales: Sequence[float | None], reach: int,
 ) -> Array:  # fmt: skip
     assert array is not None
     axes = array.rank - 2
@@ -306,27 +307,8 @@ def _interpolate(
         size = output_size[k] if output_size else int(old * (scale or 1.0))
         step = (old - 1) / max(size - 1, 1) if align else 1 / scale if scale else old / size
         places = np.arange(size) * step if align else (np.arange(size) + 0.5) * step - 0.5
-        if degree == 1:
-            places = places.clip(0, None)
-        array = _mix_axis(call, array, axis, _weigh_neighbours(places, old, degree))
+        array = interpolate(call.program, array, axis, places, reach, call.hint)
     return array
-
-
-def _weigh_neighbours(places: np.ndarray[Any, Any], old: int, degree: int) -> np.ndarray[Any, Any]:
-    """Weights [new, old] of linear (1) or cubic (3, with a = -0.75) interpolation at these places."""
-    weights = np.zeros((len(places), old))
-    for row, center in enumerate(places):
-        first = int(np.floor(center))
-        for k in range(first - degree // 2, first + degree // 2 + 2):
-            gap = abs(center - k)
-            if degree == 1:
-                weight = max(0.0, 1 - gap)
-            elif gap <= 1:
-                weight = 1.25 * gap**3 - 2.25 * gap**2 + 1
-            else:
-                weight = -0.75 * (gap**3 - 5 * gap**2 + 8 * gap - 4) if gap < 2 else 0.0
-            weights[row, min(max(k, 0), old - 1)] += weight
-    return weights
 
 
 @aten("glu")
