@@ -42,7 +42,10 @@ GROUPS = (
         ("decode8int8", "8 texts, int8"), ("decode8int4", "8 texts, 4 bits"),
     )),
     ("MiniLM", (("minilm", "32 texts of 128"), ("sentence", "one sentence"))),
-    ("images", (("convnet", "8 of 56 x 56, f32"),)),
+    ("images", (
+        ("convnet", "8 of 56 x 56, f32"), ("resnet_50", "ResNet-50, 8"), ("vit_b_16", "ViT-B/16, 8"),
+    )),
+    ("sound", (("whisper_tiny", "Whisper tiny, 30 s"),)),
     ("experts", (("moe8", "8 tokens, f32"), ("moe512", "512 tokens, f32"))),
     ("operators", (
         ("conv2d", "convolution"), ("softmax", "softmax"), ("layernorm", "layernorm"), ("groupnorm", "groupnorm"),
