@@ -65,7 +65,7 @@ def test_the_rank_that_is_stopped_is_named_and_all_end(board, started):
     say(board, (started[0].pid, ranks.CONNECTING), (started[1].pid, ranks.CONNECTING), (0, 0))
     (fault,) = watch(started[0], board)
     assert (fault.where, fault.exit_code) == ("rank 1", 69)
-    assert str(fault).endswith("its process is stopped")
+    assert fault.message.endswith("its process is stopped")
     assert [process.wait(5) for process in started] == [-signal.SIGKILL] * 3
 
 
@@ -73,11 +73,11 @@ def test_a_rank_that_says_nothing_is_named_before_those_that_connect(board, star
     monkeypatch.setattr(leftovers, "find_marked", lambda mark: {})  # as where there is no /proc
     say(board, (started[0].pid, ranks.CONNECTING), (started[1].pid, 4), (0, 0))
     (fault,) = watch(started[0], board)
-    assert (fault.where, str(fault).rpartition("; ")[2]) == ("rank 2", "it has not begun to")
+    assert (fault.where, fault.message.rpartition("; ")[2]) == ("rank 2", "it has not begun to")
     assert started[0].wait(5) == -signal.SIGKILL
     say(board, *((process.pid, ranks.CONNECTING) for process in started))
     (fault,) = watch(started[0], board)
-    assert (fault.where, str(fault).rpartition("; ")[2]) == ("rank 0", "it tries")
+    assert (fault.where, fault.message.rpartition("; ")[2]) == ("rank 0", "it tries")
 
 
 def test_each_rank_that_comes_gives_the_others_more_time(board, started, monkeypatch):

@@ -198,7 +198,7 @@ def test_a_failure_is_reported_once_by_rank_0(monkeypatch):
             watch.report(RankFailure(f"no such file {links.rank}", "usage", 2, "w.npz", None))
         watch._thread.join(1.0 if links.rank == 0 else 0.5)
         watch.stop()
-        return [(str(fault), fault.where, fault.exit_code, fault.code) for fault in found]
+        return [(fault.message, fault.where, fault.exit_code, fault.code) for fault in found]
 
     first, *others = ThreadWorld(3).run(run)
     assert first == [("no such file 1", "rank 1, w.npz", 2, "usage")]
@@ -225,7 +225,7 @@ def test_a_rank_that_says_nothing_is_lost(silent, monkeypatch):
             if found:
                 over.set()
         watch.stop()
-        return [(fault.where, str(fault)) for fault in found]
+        return [(fault.where, fault.message) for fault in found]
 
     results = ThreadWorld(3).run(run)
     reporting = 1 if silent == 0 else 0
