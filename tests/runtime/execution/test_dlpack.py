@@ -70,7 +70,7 @@ def test_what_is_no_array_is_refused_and_stays_with_its_owner(
     changes: dict[str, Any], message: str, version: tuple[int, int] | None
 ) -> None:
     given = Given(X, version, changes=changes)
-    with pytest.raises(ArrayFault, match=f"^'x' .*{message}"):
+    with pytest.raises(ArrayFault, match=f"'x' .*{message}"):
         read_dlpack("x", given)
     assert given.deleted == 1  # by the capsule itself
 
