@@ -19,12 +19,10 @@ from einc.generation.decoder_plans import TOKEN_DIMENSION
 from einc.graph.decode_step import StepRequest
 from einc.machines.model import Machine
 from einc.options import CompileOptions
+from einc.plan_reading.timing import time_plan
 from einc.plan_report import read_report
-from einc.predict.breakdown import find_critical_chain
-from einc.predict.costs import TaskCost, TaskKind, compute_task_costs
+from einc.predict.costs import TaskCost, TaskKind
 from einc.predict.kernel_times import KernelKind, classify
-from einc.predict.ranges import find_range
-from einc.predict.timeline import time_tasks
 from tests.bench.experiments.runner import digest_sources
 from tests.truth.cases import DECODE, Step
 from tests.truth.models import write_config
@@ -112,18 +110,19 @@ def plan_all(steps: Sequence[Step], processes: int) -> dict[Step, Planned]:
 def measure_plan(compiled: Compiled) -> Planned:
     """The figures of a plan; those of a model that does not fit are the reason."""
     try:
-        program, machine = compiled.program, compiled.target.machine
-        baselines = [row.predicted_ms for row in read_report(compiled.bundle).baselines if row.predicted_ms is not None]
+        bundle, machine = compiled.bundle, compiled.target.machine
+        baselines = [row.predicted_ms for row in read_report(bundle).baselines if row.predicted_ms is not None]
     except (CapacityError, MachineError) as error:
         return Planned(problem=error.message.splitlines()[0])
-    costs = compute_task_costs(program)
-    times = time_tasks(costs, machine)
-    low, high = find_range(costs, times, machine) or (times.predicted_ms, times.predicted_ms)
+    timing = time_plan(bundle, machine)
+    assert timing.times is not None, "plans of this folder are small enough"
+    assert timing.predicted_ms is not None
+    low, high = timing.range_ms or (timing.predicted_ms, timing.predicted_ms)
     kinds: defaultdict[str, float] = defaultdict(float)
-    for position in find_critical_chain(costs, times):
-        kinds[name_kind(costs[position], machine)] += times.ends[position] - times.starts[position]
+    for position in timing.critical:
+        kinds[name_kind(timing.costs[position], machine)] += timing.times.ends[position] - timing.times.starts[position]
     return Planned(
-        ms=times.predicted_ms,
+        ms=timing.predicted_ms,
         low_ms=low,
         high_ms=high,
         megatron_ms=min(baselines, default=None),
