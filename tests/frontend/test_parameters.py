@@ -71,7 +71,7 @@ def test_dtype_replaces_floating_types_everywhere() -> None:
     graph = build(PRESETS, "m.ein", dtype="bf16")
     assert {t.desc.dtype for t in graph.tensors} == {DType.BF16, DType.I32}
     assert {t.desc.dtype for t in build(PRESETS, "m.ein").tensors} == {DType.F16, DType.I32, DType.F32, DType.F64}
-    for wrong in ("i32", "float", ""):
+    for wrong in ("i32", "single", ""):
         with pytest.raises(UsageError, match=rf"\(f16, bf16, f32, f64\), found '{wrong}'"):
             build(PRESETS, "m.ein", dtype=wrong)
 
