@@ -122,6 +122,10 @@ class MachineWarning(UserWarning):
     """Something that had to be assumed of the machine that a plan is made for."""
 
 
+class ModelWarning(UserWarning):
+    """Something that was decided about a module of PyTorch, and that its author may not have meant."""
+
+
 class ProgramError(EincError):
     """An exchange program does not parse, or cannot be simulated."""
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import sys
+import warnings
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Unpack
@@ -13,7 +14,7 @@ from einc.api.compiling import compileGraph, read_options, warn_of_assumptions
 from einc.api.graph import Graph
 from einc.api.options import PlanningOptions
 from einc.api.plan import Plan, Weights
-from einc.errors import UsageError
+from einc.errors import ModelWarning, UsageError
 
 if TYPE_CHECKING:
     from einc.importers.pytorch.importing import TorchModel
@@ -51,7 +52,7 @@ def compile(
                 raise UsageError(f"{name} is for model texts, and this model is a graph")
         plan = compileGraph(model, devices, machine=machine, **options)  # type: ignore[misc]  # options of texts are refused there
         return plan if weights is None else plan.loadWeights(weights)
-    text, file, stored, parameters = _read_model(model, args, kwargs, dynamic_shapes)
+    text, file, stored, parameters = _read_model(model, args, kwargs, dynamic_shapes, params or {})
     definitions = tuple((name, _write_value(value)) for name, value in (params or {}).items())
     if parameters and options.get("train") is not None and options.get("gradients") is None:
         from einc.frontend import build
@@ -76,7 +77,11 @@ def compile(
 
 
 def _read_model(
-    model: Any, args: Sequence[Any], kwargs: Mapping[str, Any] | None, dynamic_shapes: Any
+    model: Any,
+    args: Sequence[Any],
+    kwargs: Mapping[str, Any] | None,
+    dynamic_shapes: Any,
+    params: Mapping[str, Any],
 ) -> tuple[str, str, Weights | None, tuple[str, ...]]:
     """The text of a model, the name that messages give it, and its weights and parameters where they come with it."""
     from einc.importers.pytorch.importing import TorchModel, from_torch
@@ -84,7 +89,14 @@ def _read_model(
     torch = sys.modules.get("torch")
     if torch is not None and isinstance(model, torch.nn.Module):
         model = from_torch(model, args, kwargs, dynamic_shapes)
+        if open_dims := [name for name in model.dims if name not in params]:
+            values = ", ".join(f"{name!r}: ..." for name in open_dims)
+            message = f"the plan is for the extents of args; params={{{values}}} plans for others, one plan for each"
+            warnings.warn(message, ModelWarning, stacklevel=3)
     if isinstance(model, TorchModel):
+        for name, largest in model.dims.items():
+            if largest is not None and isinstance(params.get(name), int) and params[name] > largest:
+                raise UsageError(f"{name} is {params[name]}, and at most {largest} in what was exported")
         return model.text, "the module", model.weights, model.parameters
     if isinstance(model, str) and "\n" in model:
         return model, "model.ein", None, ()

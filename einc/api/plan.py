@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import cached_property
 from typing import TYPE_CHECKING, Any
@@ -101,21 +101,11 @@ class Plan:
     def run(self, *arrays: Any, **named: Any) -> dict[str, np.ndarray[Any, np.dtype[Any]]]:
         """Run the plan on arrays, in the order of its inputs or by their names; returns the outputs by name.
 
-        Arrays may be of numpy or of any library that has `__dlpack__`. Raises ArrayFault for inputs that are missing,
-        unknown or do not fit, and where no weights were loaded.
+        One mapping in place of the arrays has them by name, too. Arrays may be of numpy or of any library that has
+        `__dlpack__`. Raises ArrayFault for inputs that are missing, unknown or do not fit, and where no weights were
+        loaded.
         """
-        from einc_runtime.errors import ArrayFault
-
-        names = [tensor.name for tensor in self.session.inputs]
-        if len(arrays) > len(names):
-            raise ArrayFault(
-                f"{len(arrays)} arrays were given, and the plan has {len(names)} inputs: {', '.join(names)}"
-            )
-        ordered = dict(zip(names, arrays, strict=False))
-        twice = sorted(ordered.keys() & named.keys())
-        if twice:
-            raise ArrayFault(f"input {', '.join(twice)} is given in the order of the inputs and by its name")
-        return self.session.run({**ordered, **named})
+        return self.session.run(_name_arrays([tensor.name for tensor in self.session.inputs], arrays, named))
 
     def trainStep(
         self, *arrays: Any, learning_rate: float, accumulate: tuple[int, int] = (1, 1), **named: Any
@@ -139,10 +129,8 @@ class Plan:
             hint = 'compile(model, train="loss", optimizer="adamw", accumulate=True) makes a plan that adds up parts'
             raise ArrayFault(f"the plan makes no part {part} of {parts} of a step", hint=hint)
         scalars = {LEARNING_RATE: learning_rate, STEP: float(step), SHARE: 1 / parts, CHANGES: part == parts}
-        ordered = dict(zip([name for name in inputs if name not in scalars], arrays, strict=False))
-        inputs_of_step = {**ordered, **named} | {
-            name: _scalar(value) for name, value in scalars.items() if name in inputs
-        }
+        given_arrays = _name_arrays([name for name in inputs if name not in scalars], arrays, named)
+        inputs_of_step = given_arrays | {name: _scalar(value) for name, value in scalars.items() if name in inputs}
         loss = self.session.outputs[0].name
         result = self.session.run(inputs_of_step, [loss])
         self._steps[0] = step if part == parts else step - 1
@@ -225,6 +213,23 @@ class Plan:
 
         data = self.toBytes()
         write_file(path, lambda stream: stream.write(data))
+
+
+def _name_arrays(names: Sequence[str], arrays: Sequence[Any], named: Mapping[str, Any]) -> dict[str, Any]:
+    """Arrays by the names of inputs: in their order, or as one mapping, and those that are named. Raises ArrayFault."""
+    from einc_runtime.errors import ArrayFault
+
+    if len(arrays) == 1 and isinstance(arrays[0], Mapping):
+        ordered = dict(arrays[0])
+    elif len(arrays) > len(names):
+        raise ArrayFault(f"{len(arrays)} arrays were given, and the plan has {len(names)} inputs: {', '.join(names)}")
+    else:
+        ordered = dict(zip(names, arrays, strict=False))
+    twice = sorted(ordered.keys() & named.keys())
+    if twice:
+        how = "in a mapping" if len(ordered) > len(arrays) else "in the order of the inputs"
+        raise ArrayFault(f"input {', '.join(twice)} is given {how} and by its name")
+    return {**ordered, **named}
 
 
 def _scalar(value: float | bool) -> np.ndarray[Any, np.dtype[Any]]:

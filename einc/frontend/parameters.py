@@ -21,6 +21,8 @@ from einc.frontend.findings import AlreadyReported, Findings
 from einc.frontend.parser import parse_text
 from einc_runtime.text import did_you_mean
 
+MAX_NAMES_LENGTH = 300
+"""Characters of a list of names in a hint: three lines."""
 DTYPE_NAMES = tuple(dtype.value for dtype in ELEMENT_TYPES)
 
 
@@ -53,7 +55,7 @@ def evaluate_parameters(
         if name in defining:
             defining[name] = assign.value
         elif name not in lost_names:
-            hint = did_you_mean(name, declared)
+            hint = did_you_mean(name, declared) or f"there are {', '.join(declared)[:MAX_NAMES_LENGTH] or 'none'}"
             findings.add(f"there is no param or dim '{name}'", assign.targets[0].span, hint)
     result = Parameters(spans={name: statement.name.span for name, statement in declared.items()})
     context = ParameterContext(findings=findings, known=result, declared=declared, lost_names=lost_names)

@@ -10,6 +10,7 @@ import pytest
 
 import einc
 from einc.errors import ModelError, UsageError
+from einc.importers.pytorch.importing import TorchModel
 from einc_runtime.errors import ArrayFault, PlanFault, ReportedError
 from einc_runtime.plan.codec import read_bundle
 
@@ -23,6 +24,7 @@ input z : f32[rows, width]
 weight w : f32[width, width] from "layer.w"
 output y = matmul(x, w) * scale - z
 """
+LIMITED = TorchModel(TEXT, {}, ("x", "z"), ("y",), (), (), {"rows": 9})
 OPTIONS = {"selector": "eindecomp", "schedule": "naive"}
 X, Z, W = (
     np.random.default_rng(seed).standard_normal(shape).astype("f4")
@@ -36,7 +38,7 @@ def plan_text(**more: object) -> einc.Plan:
 
 def test_a_text_runs_by_order_and_by_name(tmp_path: Path) -> None:
     plan = plan_text(weights={"layer.w": W})
-    for result in (plan.run(X, Z), plan.run(X, z=Z), plan.run(z=Z, x=X)):
+    for result in (plan.run(X, Z), plan.run(X, z=Z), plan.run(z=Z, x=X), plan.run({"x": X, "z": Z})):
         assert np.allclose(result["y"], 3.5 * (X @ W) - Z, atol=1e-5)
     proof = plan.verify()
     assert str(proof).startswith("proved:\n    every operation")
@@ -74,7 +76,8 @@ def test_a_plan_of_another_model_is_not_verified() -> None:
         (lambda: einc.compile(TEXT, colour="red"), UsageError, "compile has no option 'colour'"),
         (lambda: einc.compile(TEXT, schedule="quick"), UsageError, "'quick'"),
         (lambda: einc.compile(TEXT, params={"rows": object()}), UsageError, "a param is a number"),
-        (lambda: einc.compile(TEXT, params={"lines": 3}), ModelError, "lines"),
+        (lambda: einc.compile(TEXT, params={"lines": 3}), ModelError, "'lines'(.|\n)*there are scale, rows, width"),
+        (lambda: einc.compile(LIMITED, params={"rows": 10}), UsageError, "rows is 10, and at most 9"),
         (lambda: einc.compile(einc.createGraph(), params={"rows": 3}), UsageError, "this model is a graph"),
         (lambda: plan_text().run(X, Z, W), ArrayFault, "the plan has 2 inputs: x, z"),
         (lambda: plan_text().run(X, x=X), ArrayFault, "x is given in the order"),

@@ -13,7 +13,7 @@ from torch import nn
 from torch.nn import functional as F
 
 import einc
-from einc.errors import ModelError
+from einc.errors import ModelError, ModelWarning
 from einc.importers.pytorch.importing import from_torch
 from einc_runtime.execution.session import Session
 from tests.support.torch_models import check_model, check_result, compare, draw, import_undecomposed
@@ -258,6 +258,37 @@ def test_dynamic_dimensions() -> None:
     (declared,) = [line for line in model.text.splitlines() if line.startswith("dim ")]
     assert declared.endswith("= 4")
     compare(module, (draw(4, 3, 6, 6),), dynamic=({0: torch.export.Dim.AUTO},))
+
+
+def test_names_of_dimensions_and_outputs_are_those_of_the_module() -> None:
+    rows = torch.export.Dim("Rows", max=9)
+    module = Computation(lambda x: {"scores": x * 2, "parts": [x.exp(), x.sum()]})
+    model = from_torch(module, (draw(4, 3),), dynamic_shapes=[({0: rows},)])
+    assert "dim Rows = 4  # at most 9" in model.text
+    assert model.outputs == ("scores", "parts_0", "parts_1")
+    assert model.dims == {"Rows": 9}
+
+
+def test_a_module_in_training_mode_is_a_warning() -> None:
+    with pytest.warns(ModelWarning, match="BatchNorm1d, Dropout"):
+        from_torch(nn.Sequential(nn.BatchNorm1d(3), nn.Dropout(0.1)), (draw(4, 3),))
+
+
+class ComplexTable(nn.Module):
+    """Rotary positions as LLaMA's first program has them, from a table that is stored."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        angles = torch.outer(torch.arange(9.0), torch.tensor([1.0, 0.1]))
+        self.register_buffer("table", torch.polar(torch.ones_like(angles), angles))
+
+    def forward(self, x: Tensor) -> Tensor:
+        pairs = torch.view_as_complex(x.reshape(*x.shape[:-1], -1, 2))
+        return torch.view_as_real(pairs * self.table[: x.shape[0]]).flatten(-2)
+
+
+def test_buffers_of_complex_numbers_are_two_constants() -> None:
+    compare(ComplexTable().eval(), (draw(5, 4),))
 
 
 def test_a_module_that_cannot_be_exported_is_an_error() -> None:

@@ -17,6 +17,7 @@ from einc.cli.main import main
 from einc.errors import EincError, ModelError, ReadError
 from einc.importers.pytorch.archive import ExportArchive
 from einc.importers.pytorch.convert import ConvertedModule, convert_archive
+from einc.importers.pytorch.dynamic_dims import name_dims
 from einc.importers.pytorch.importing import TorchModel
 from einc_runtime.execution.session import Session
 from tests.support.compiled_plans import compiled
@@ -90,6 +91,35 @@ def test_a_missing_operator_is_an_error_with_the_line_that_called_it(transformer
     assert "adding-a-graph-importer.md" in message
 
 
+@pytest.mark.parametrize("target", ["nonzero.default", "where.default"])
+def test_as_many_elements_as_data_says_are_refused_with_a_way_out(
+    target: str, transformer: tuple[Path, dict[str, Any]]
+) -> None:
+    """The usual loop over experts: torch.where of one argument."""
+    path, documents = transformer
+    node = next(n for n in documents["model"]["graph_module"]["graph"]["nodes"] if "silu" in n["target"])
+    node["target"] = f"torch.ops.aten.{target}"
+    node["inputs"][0]["name"] = "condition" if target[0] == "w" else "self"
+    write_archive(path, list_entries(documents))
+    with pytest.raises(ModelError, match=r"a result whose extent is data \(positions where(.|\n)*hint: compute all"):
+        convert(path)
+
+
+def test_dims_are_called_as_in_python() -> None:
+    """Lists and tables have the names that torch gives them; what is no `Dim` of a name has none."""
+
+    class Module:
+        def forward(self, ids: object, more: object, scale: object = None) -> None: ...
+
+    def dim(name: str) -> object:
+        return type(name, (), {})
+
+    array = np.zeros((3, 5))
+    shapes = {"ids": {0: dim("queries"), 1: 5}, "more": [(None, dim("width")), {"a": {1: dim("ids")}}]}
+    dims = name_dims(Module(), (array, [array, {"a": array}]), {"scale": 2.0}, shapes)
+    assert dims == {"ids_dim0": ("queries", 3), "more_0_dim1": ("width", 5)}
+
+
 Change = Callable[[dict[str, Any]], object]
 
 
@@ -123,7 +153,9 @@ FAULTS: dict[str, tuple[Change, str]] = {
     "a huge weight": (change_weight("sizes", [{"as_int": 2**40}] * 2), "does not fit"),
     "a repeated element": (change_weight("strides", [{"as_int": 0}] * 2), ""),
     "a negative stride": (change_weight("strides", [{"as_int": -1}] * 2), "as_int"),
-    "an unknown type": (change_weight("dtype", 999), "a type or a layout"),
+    "an unknown type": (change_weight("dtype", 999), "the element type with number 999"),
+    "a float of 8 bits": (change_weight("dtype", 29), "the element type float8_e4m3fn"),
+    "a sparse tensor": (change_weight("layout", 1), "is not dense (layout 1)"),
     "another version": (change_schema, "version 9, expected 8"),
     "missing nodes": (drop_nodes, "that is not there"),
     "a mutation": (change_mutation, "buffer_mutation"),

@@ -19,6 +19,7 @@ class TextParts:
 
     model: str
     params: Mapping[str, int]
+    largest: Mapping[str, int | None]
     inputs: Sequence[tuple[str, str, str]]
     weights: Mapping[str, DeclaredWeight]
     statements: Sequence[Statement]
@@ -52,7 +53,7 @@ def write_text(parts: TextParts) -> str:
     inside -= _find_read_outside(parts, repeats)
     groups = [
         [f"dim {name} = {extent}" for extent, name in parts.extents.items()],
-        [f"dim {name} = {default}" for name, default in parts.params.items()],
+        [f"dim {name} = {default}{_limit(parts.largest.get(name))}" for name, default in parts.params.items()],
         [f"input {name} : {type_}{about}" for name, type_, about in parts.inputs],
         [_declare(weight) for name, weight in parts.weights.items() if name not in inside],
         *body.blocks,
@@ -86,6 +87,10 @@ def _find_read_outside(parts: TextParts, repeats: Sequence[Repeat]) -> set[str]:
     for repeat in repeats:
         names.update(repeat.outer, (initial for _, initial in repeat.carried))
     return names
+
+
+def _limit(largest: int | None) -> str:
+    return "" if largest is None else f"  # at most {largest}, as it was exported"
 
 
 def _write_output(saved: str, name: str) -> str:

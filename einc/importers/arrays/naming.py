@@ -28,6 +28,12 @@ def make_identifier(text: str) -> str:
     return f"v_{word}".rstrip("_") if not word or word in RESERVED_WORDS or _OF_INDICES.fullmatch(word) else word
 
 
+def is_tensor_name(text: str) -> bool:
+    """Whether a tensor may have this name in a text as it is."""
+    fits = re.fullmatch(rf"[A-Za-z][A-Za-z0-9_]{{0,{MAX_NAME_LENGTH - 1}}}", text) is not None
+    return fits and text not in RESERVED_WORDS and not _OF_INDICES.fullmatch(text)
+
+
 class NameTable:
     """The names that are in use, each with what it was to read like (`bases`)."""
 

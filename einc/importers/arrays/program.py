@@ -14,7 +14,7 @@ import numpy as np
 from einc.importers.arrays.element_types import ElementType, find_element_type
 from einc.importers.arrays.extents import Extent, make_extent
 from einc.importers.arrays.layout import TextParts, write_text
-from einc.importers.arrays.naming import NameTable, make_identifier, name_dimensions
+from einc.importers.arrays.naming import NameTable, is_tensor_name, make_identifier, name_dimensions
 from einc.importers.arrays.repeats import DeclaredWeight, Statement
 from einc.importers.arrays.values import Array, Elements, UnsupportedError, show_shape
 from einc.importers.arrays.views import Origin, shorten_views
@@ -47,6 +47,7 @@ class ArrayProgram:
         self.hidden: dict[str, float] = {}
         self.lift: Callable[[ArrayProgram, Array], Array] | None = None
         self._params: dict[str, int] = {}
+        self.largest: dict[str, int | None] = {}
         self._inputs: list[tuple[str, str, str]] = []
         self._weights: dict[str, DeclaredWeight] = {}
         self.statements: list[Statement] = []
@@ -55,10 +56,14 @@ class ArrayProgram:
 
     # -- what a model starts from ----------------------------------------------------------------------------------
 
-    def param(self, name: str, value: int, default: int | None = None) -> Extent:
-        """An extent that a user may change, `dim name = default`; of its `value` where there is no other default."""
-        taken = self.names.take(re.sub(r"_(\d+)$", r"\1", name))
+    def param(self, name: str, value: int, default: int | None = None, largest: int | None = None) -> Extent:
+        """An extent that a user may change, `dim name = default`; of its `value` where there is no other default. It is
+        at most the `largest`."""
+        fits = is_tensor_name(name) and name not in self.names.bases
+        taken = name if fits else self.names.take(re.sub(r"_(\d+)$", r"\1", name))
+        self.names.bases.setdefault(taken, taken)
         self._params[taken] = value if default is None else default
+        self.largest[taken] = largest
         return Extent.param(taken, value)
 
     def input(self, name: str, shape: Sequence[Extent | int], type_: ElementType) -> Array:
@@ -246,14 +251,16 @@ class ArrayProgram:
             self.names.bases[array.name] = make_identifier(name)
 
     def output(self, name: str, array: Array) -> str:
-        """Saves an array; returns its name in the text: `name` itself if it was the hint for the array, or is free."""
+        """Saves an array; returns its name in the text: `name` itself where a tensor can have it and nothing that is
+        declared or saved has it. Statements get other names where the text is written."""
         placed = self.place(array, name)
-        computed = any(placed.name in statement.names for statement in self.statements)
-        fits = make_identifier(self.names.bases.get(placed.name, "")) == make_identifier(name)
-        free = placed.name not in (tensor for _, tensor in self._outputs)
-        saved = make_identifier(name) if computed and fits and free else self.names.take(name)
-        if saved in (earlier for earlier, _ in self._outputs):
+        declared = {self.model, *self._params, *(known for known, _, _ in self._inputs), *self._weights}
+        saved = name if is_tensor_name(name) else make_identifier(name)
+        if saved in declared or saved in (earlier for earlier, _ in self._outputs):
             saved = self.names.take(name)
+        self.names.bases.setdefault(saved, saved)
+        if make_identifier(self.names.bases[placed.name]) == make_identifier(name) and saved not in declared:
+            self.names.bases[placed.name] = saved
         self._outputs.append((saved, placed.name))
         return saved
 
@@ -301,6 +308,7 @@ class ArrayProgram:
             TextParts(
                 model=self.model,
                 params=self._params,
+                largest=self.largest,
                 inputs=self._inputs,
                 weights={name: weight for name, weight in self._weights.items() if name in needed},
                 statements=self.statements,

@@ -43,6 +43,8 @@ SCALAR_TYPES = {
 """The numbers of element types in the JSON (torch/_export/serde/schema.py, version 8)."""
 COMPLEX_TYPES = {9: ElementType.F16, 10: ElementType.F32, 11: ElementType.F64}
 """The same of complex numbers, with the type of their two parts."""
+_FLOAT8_TYPES = {29: "float8_e4m3fn", 30: "float8_e5m2", 31: "float8_e4m3fnuz", 32: "float8_e5m2fnuz"}
+"""Element types of torch that no import has."""
 
 _END_OF_DIRECTORY = b"PK\x05\x06"
 _STRIDED = 7
@@ -75,7 +77,10 @@ class _PayloadConfig(msgspec.Struct):
 
 @dataclass(frozen=True, slots=True)
 class StoredTensor:
-    """A tensor in the archive: `entry` has the bytes of its storage, of which it is a strided view (in elements)."""
+    """A tensor in the archive: `entry` has the bytes of its storage, of which it is a strided view (in elements).
+
+    A tensor of complex numbers has a last dimension of 2 more, of their parts.
+    """
 
     entry: str
     type: ElementType
@@ -153,13 +158,20 @@ class ExportArchive:
         if payload.use_pickle or meta is None:
             hint = "einc opens no pickled data; make it a plain tensor before the export"
             raise ReadError(f"the tensor '{shown}' is pickled", where=self.path, hint=hint)
-        type_ = SCALAR_TYPES.get(meta.dtype)
-        if type_ is None or meta.layout != _STRIDED:
-            raise ReadError(f"the tensor '{shown}' has a type or a layout that einc does not know", where=self.path)
+        type_ = SCALAR_TYPES.get(meta.dtype) or COMPLEX_TYPES.get(meta.dtype)
+        if type_ is None:
+            dtype = _FLOAT8_TYPES.get(meta.dtype, f"with number {meta.dtype}")
+            hint = "store it in another type, such as float32, before the export"
+            raise ReadError(f"the tensor '{shown}' has the element type {dtype}", where=self.path, hint=hint)
+        if meta.layout != _STRIDED:
+            hint = "make it dense before the export: tensor.to_dense()"
+            raise ReadError(f"the tensor '{shown}' is not dense (layout {meta.layout})", where=self.path, hint=hint)
         shape, strides = (tuple(number.as_int for number in numbers) for numbers in (meta.sizes, meta.strides))
         if len(shape) != len(strides):
             raise ReadError(f"the tensor '{shown}' has {len(shape)} sizes and {len(strides)} strides", where=self.path)
         offset = meta.storage_offset.as_int
+        if meta.dtype in COMPLEX_TYPES:
+            shape, strides, offset = (*shape, 2), (*(2 * stride for stride in strides), 1), 2 * offset
         last = offset + sum((extent - 1) * stride for extent, stride in zip(shape, strides, strict=True))
         needed = (last + 1) * type_.numpy.itemsize if math.prod(shape) else 0
         if not self._has(entry):

@@ -18,7 +18,7 @@ from einc.importers.lifting import lift
 from einc.importers.pytorch.archive import SCALAR_TYPES, Elements, ExportArchive
 from einc.importers.pytorch.aten import find_operator
 from einc.importers.pytorch.aten.complex_numbers import ComplexArray, call_complex, find_parts
-from einc.importers.pytorch.aten.table import Call
+from einc.importers.pytorch.aten.table import Call, refuse_extent
 from einc.importers.pytorch.exported import (
     Argument,
     ExportedGraph,
@@ -48,7 +48,10 @@ _TRANSPARENT = frozenset(
 
 @dataclass(frozen=True, slots=True)
 class ConvertedModule:
-    """A model text, the weights that belong beside it by their names in the archive, and those that are new."""
+    """A model text, the weights that belong beside it by their names in the archive, and those that are new.
+
+    `dims` are the dynamic dimensions, each with its largest extent, if it has one.
+    """
 
     text: str
     stored: tuple[str, ...]
@@ -56,13 +59,14 @@ class ConvertedModule:
     inputs: tuple[str, ...]
     outputs: tuple[str, ...]
     notes: tuple[str, ...]
+    dims: Mapping[str, int | None]
 
 
 @dataclass(frozen=True, slots=True)
 class TextNames:
     """Names that a text is to have: `weights` lie in files of their own, each under this name, and have no elements in
-    the archive; `outputs` are called so; dimensions of these `extents` have names. `dims` are what dynamic dimensions
-    are called, by input and axis, with their extents in the text."""
+    the archive; `outputs` are called so, by number where that is ""; dimensions of these `extents` have names. `dims`
+    are what dynamic dimensions are called, by input and axis, with their extents in the text."""
 
     weights: Mapping[str, str] = field(default_factory=dict)
     outputs: tuple[str, ...] = ()
@@ -95,7 +99,7 @@ class _Conversion:
                 continue
             array = self._read_placeholder(placeholder)
             self._values[placeholder.name] = array
-            inputs += [array.name] if placeholder.kind == "input" else []
+            inputs += [array.name] if placeholder.kind == "input" and isinstance(array, Array) else []
         self._convert_nodes(self._graph.nodes, self._graph.outputs)
         outputs = self._write_outputs()
         program = self._program
@@ -104,18 +108,19 @@ class _Conversion:
         order_products(program)
         text = program.text()
         return ConvertedModule(
-            text, tuple(program.stored), program.weights, tuple(inputs), tuple(outputs), tuple(program.notes)
-        )
+            text, tuple(program.stored), program.weights, tuple(inputs), tuple(outputs), tuple(program.notes),
+            program.largest,
+        )  # fmt: skip
 
     # ---- what the graph starts from ----
 
-    def _read_placeholder(self, placeholder: Placeholder) -> Array:
+    def _read_placeholder(self, placeholder: Placeholder) -> Array | ComplexArray:
         value = self._graph.tensors.get(placeholder.name)
         if value is None:
             raise self._problem(f"the input {placeholder.name} has no type")
         type_ = self._read_type(value, placeholder.name)
         if value.is_complex:
-            raise self._problem(f"{placeholder.name} has complex numbers; einc has them inside of a module alone")
+            return self._read_complex(placeholder, type_)
         if placeholder.kind == "input":
             shape = self._read_shape(value, placeholder.name)
             return self._program.input(placeholder.name, shape, type_)
@@ -131,6 +136,18 @@ class _Conversion:
             elements = self._archive.read_tensor(placeholder.stored)
             return self._program.constant(elements, type_, placeholder.stored)
         return self._declare_weight(placeholder.stored, tuple(map(make_extent, tensor.shape)), type_)
+
+    def _read_complex(self, placeholder: Placeholder, type_: ElementType) -> ComplexArray:
+        """A buffer of complex numbers, as of rotary positions: both parts are constants."""
+        if placeholder.kind not in ("buffer", "constant") or placeholder.stored not in self._archive.tensors:
+            kind = "input" if placeholder.kind == "input" else "parameter"
+            hint = "give its real and its imaginary part, as torch.view_as_real does"
+            raise self._problem(f"the {kind} {placeholder.stored or placeholder.name} has complex numbers", hint)
+        elements = self._archive.read_tensor(placeholder.stored)
+        parts = zip((elements[..., 0], elements[..., 1]), ("real", "imag"), strict=True)
+        return ComplexArray(
+            *(self._program.constant(part, type_, f"{placeholder.stored}_{name}") for part, name in parts)
+        )
 
     def _declare_weight(self, stored: str, shape: tuple[Extent, ...], type_: ElementType) -> Array:
         """The weight of this name in files."""
@@ -154,13 +171,13 @@ class _Conversion:
         expression = size.as_expr.expr_str.strip()
         symbol = find_symbol(expression)
         if symbol is not None and symbol.startswith(_OF_DATA):
-            raise UnsupportedError(f"an extent {symbol} that is data")
+            raise refuse_extent(f"the extent {symbol}")
         if symbol is not None and symbol not in self._symbols:
             value = (size.as_expr.hint or {}).get("as_int")
             lowest = max(2, self._graph.lowest.get(symbol, 2))
             likely = value if isinstance(value, int) and value >= 1 else max(_EXTENT_OF_A_PARAM, lowest)
             name, default = self._names.dims.get(hint, (hint, likely))
-            self._symbols[symbol] = self._program.param(name, likely, default)
+            self._symbols[symbol] = self._program.param(name, likely, default, self._graph.highest.get(symbol))
         return read_extent(expression, self._symbols)
 
     # ---- nodes ----
@@ -318,16 +335,16 @@ class _Conversion:
                 array = self._values.get(name)
                 if not isinstance(array, Array):
                     raise self._problem(f"the output {name} is not computed")
-                preferred = self._names.outputs[position] if self._names.outputs else f"output{position}"
-                names.append(self._program.output(preferred, array))
+                preferred = self._names.outputs[position] if self._names.outputs else ""
+                names.append(self._program.output(preferred or f"output{position}", array))
         if not names:
             raise self._problem("the module returns no tensor")
         return names
 
     # ---- errors ----
 
-    def _problem(self, message: str) -> ModelError:
-        return ModelError([Diagnostic(f"{self._archive.path}: {escape_text(message, 300)}")])
+    def _problem(self, message: str, hint: str | None = None) -> ModelError:
+        return ModelError([Diagnostic(f"{self._archive.path}: {escape_text(message, 300)}", hint=hint)])
 
     def _refuse(self, node: ExportedNode, message: str, hint: str | None = None) -> ModelError:
         """An error at a node, with the line of the module that called it."""

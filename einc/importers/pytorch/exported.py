@@ -23,6 +23,9 @@ SCHEMA_MAJOR = 8
 MAX_NODES = 100_000
 """The language takes 20,000 operators; many nodes are views or constants."""
 
+_UNBOUNDED = 2**62
+"""Extents have no limit from here on: torch writes 2**63 - 2 or so."""
+
 Name = Annotated[str, msgspec.Meta(max_length=1000)]
 Argument = dict[str, Any]
 """A union: one field, whose name says what the value is (`as_tensor`, `as_ints`, ...)."""
@@ -122,8 +125,7 @@ class Placeholder:
 class ExportedGraph:
     """A graph: nodes in order, what it takes and returns, and the types of all its tensors.
 
-    `lowest` has for each symbol the least extent that it may have. `paths` are the names that inputs have in the
-    module's call, where they are known.
+    `lowest` has for each symbol the least extent that it may have, and `highest` the largest, where there is one.
     """
 
     placeholders: tuple[Placeholder, ...]
@@ -132,6 +134,7 @@ class ExportedGraph:
     tensors: Mapping[str, ExportedTensor]
     sizes: Mapping[str, Size]
     lowest: Mapping[str, int]
+    highest: Mapping[str, int]
 
 
 def read_graph(document: object, where: str) -> ExportedGraph:
@@ -158,6 +161,11 @@ def read_graph(document: object, where: str) -> ExportedGraph:
         tensors=graph.tensor_values,
         sizes=graph.sym_int_values,
         lowest={symbol: bounds.min_val or 0 for symbol, bounds in module.range_constraints.items()},
+        highest={
+            symbol: bounds.max_val
+            for symbol, bounds in module.range_constraints.items()
+            if bounds.max_val is not None and bounds.max_val < _UNBOUNDED
+        },
     )
 
 

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import dataclasses
 import functools
+import itertools
 import sys
 import warnings
 from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
@@ -29,8 +31,9 @@ def export_module(
     dynamic_shapes: Any,
     path: str,
     without: Collection[str] = (),
-) -> None:
-    """Exports a module and saves the archive at `path`.
+) -> list[str]:
+    """Exports a module and saves the archive at `path`. Returns what its tensors are called in the record that it
+    returns, "" where they have numbers alone.
 
     Operators that einc knows are kept as they are, all others are decomposed as torch decomposes them. Weights
     `without` elements have none in the archive, which is for einc alone then. Raises
@@ -43,7 +46,7 @@ def export_module(
         raise MissingFault("from_torch needs torch", hint=suggest_packages("torch")) from None
     module.eval()
     with (
-        torch.no_grad(), _choose_experts(module), keep_recurrences(module), _flatten_results(module),
+        torch.no_grad(), _choose_experts(module), keep_recurrences(module), _flatten_results(module) as names,
         warnings.catch_warnings(),
     ):  # fmt: skip
         warnings.simplefilter("ignore", FutureWarning)  # torch's, about what torch itself calls
@@ -67,26 +70,41 @@ def export_module(
             words = str(error).strip() or type(error).__name__
             problem = f"torch.export cannot export the module: {words.splitlines()[0][:300]}"
             raise ModelError([Diagnostic(problem)]) from error
+    return names
 
 
 @contextmanager
-def _flatten_results(module: Any) -> Iterator[None]:
-    """While it is exported, a module returns a tuple of its tensors: torch saves no records with names."""
-    from torch.utils._pytree import tree_leaves
+def _flatten_results(module: Any) -> Iterator[list[str]]:
+    """While it is exported, a module returns a tuple of its tensors: torch saves no records with names. These come into
+    the list."""
+    from torch.utils._pytree import tree_flatten_with_path
 
     before, forward = vars(module).get("forward"), module.forward
+    names: list[str] = []
 
     @functools.wraps(forward)
     def compute(*args: Any, **kwargs: Any) -> Any:
-        return tuple(tree_leaves(forward(*args, **kwargs)))
+        result = forward(*args, **kwargs)
+        if dataclasses.is_dataclass(result) and not isinstance(result, Mapping):
+            result = {field.name: getattr(result, field.name) for field in dataclasses.fields(result)}
+        leaves, _ = tree_flatten_with_path(result)
+        names[:] = [_name_result(path) for path, _ in leaves]
+        return tuple(leaf for _, leaf in leaves)
 
     module.forward = compute
     try:
-        yield
+        yield names
     finally:
         del module.forward
         if before is not None:
             module.forward = before
+
+
+def _name_result(path: Sequence[Any]) -> str:
+    """What a tensor of a record is called: keys and fields from the first that is no number, and numbers behind it."""
+    keys = [str(getattr(entry, "key", getattr(entry, "name", getattr(entry, "idx", "")))) for entry in path]
+    named = itertools.dropwhile(str.isdecimal, keys)
+    return "_".join(named)
 
 
 def join_loss(module: Any, loss: Callable[..., Any], count: int) -> Any:

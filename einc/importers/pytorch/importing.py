@@ -4,12 +4,15 @@ from __future__ import annotations
 
 import os
 import tempfile
+import warnings
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any, BinaryIO
 
+from einc.errors import ModelWarning
 from einc.importers.pytorch.archive import Elements, ExportArchive
 from einc.importers.pytorch.convert import ConvertedModule, TextNames, convert_archive
+from einc.importers.pytorch.dynamic_dims import name_dims
 from einc.importers.pytorch.exporting import JOINED_MODULE, export_module, join_loss
 from einc.importers.weight_files import TEXT_FILE, WEIGHT_FILE, WeightToWrite, describe_weight, write_weights
 from einc_runtime.disk import write_file
@@ -22,7 +25,7 @@ class TorchModel:
 
     `inputs` and `outputs` are the names of the text, in the order of the module's tensors. `parameters` are the
     names, in the module, of the parameters that have gradients: what a training step changes. Buffers are not among
-    them.
+    them. `dims` are the dynamic dimensions, each with its largest extent, if it has one.
     """
 
     text: str
@@ -31,6 +34,7 @@ class TorchModel:
     outputs: tuple[str, ...]
     notes: tuple[str, ...]
     parameters: tuple[str, ...] = ()
+    dims: Mapping[str, int | None] = field(default_factory=dict)
 
     def __str__(self) -> str:
         return self.text
@@ -64,19 +68,24 @@ def from_torch(
 ) -> TorchModel:
     """The model of a module of torch, exported for these arguments as by `torch.export.export`.
 
-    The module is put into eval mode. Dimensions that are dynamic become dims of the text. With `loss`, the model has
+    The module is put into eval mode, with a ModelWarning where that changes what it computes. Dimensions that are
+    dynamic become dims of the text, called as their `Dim`; outputs have the keys or fields of a record that the module
+    returns, else numbers. With `loss`, the model has
     one output, `loss`: what that function of torch makes of the module's result and of `targets`, which are further
     inputs, as in `torch.nn.functional.cross_entropy(result, target)`. Raises MissingFault without torch, and ModelError
     for what cannot be exported, or computes what einc cannot say.
     """
     named = module.named_parameters(remove_duplicate=False)  # a weight of several names is stored under one of them
     trained = {key for key, value in named if value.requires_grad}
-    name, names = name or type(module).__name__, TextNames(outputs=("loss",)) if loss is not None else None
+    name = name or type(module).__name__
+    _warn_of_training(module)
+    dims = name_dims(module, args, kwargs, dynamic_shapes)
     if loss is not None:
         module, args = join_loss(module, loss, len(args)), (*args, *targets)
     with tempfile.TemporaryDirectory(prefix="einc-") as folder:
         path = os.path.join(folder, "module.pt2")
-        export_module(module, args, kwargs, dynamic_shapes, path)
+        results = export_module(module, args, kwargs, dynamic_shapes, path)
+        names = TextNames(outputs=("loss",) if loss is not None else tuple(results), dims=dims)
         with ExportArchive(path, "the module") as archive:
             converted = convert_archive(archive, name, names)
             weights = {stored: archive.read_tensor(stored) for stored in converted.stored}
@@ -85,7 +94,25 @@ def from_torch(
         text = text.replace(f'from "{JOINED_MODULE}.', 'from "')
         weights = {key.removeprefix(f"{JOINED_MODULE}."): array for key, array in weights.items()}
     parameters = tuple(sorted(trained))
-    return TorchModel(text, weights, converted.inputs, converted.outputs, converted.notes, parameters)
+    return TorchModel(text, weights, converted.inputs, converted.outputs, converted.notes, parameters, converted.dims)
+
+
+def _warn_of_training(module: Any) -> None:
+    """Warns of parts that compute something else in training than in eval mode, if the module is in training mode."""
+    parts = {type(part).__name__ for part in module.modules() if part.training and _trains_otherwise(part)}
+    if parts:
+        message = (
+            f"the module is in training mode, and is put into eval mode ({', '.join(sorted(parts))}): dropout does "
+            "nothing, and norms over batches use the statistics that they have; call eval() to say so"
+        )
+        warnings.warn(message, ModelWarning, stacklevel=3)
+
+
+def _trains_otherwise(part: Any) -> bool:
+    """Whether a module drops elements at random, or uses the statistics of a batch, where it is trained."""
+    return bool(getattr(part, "p", 0) and "Dropout" in type(part).__name__) or (
+        getattr(part, "track_running_stats", False) and hasattr(part, "running_mean")
+    )
 
 
 def list_weights(archive: ExportArchive, converted: ConvertedModule) -> list[WeightToWrite]:

@@ -94,6 +94,17 @@ def test_known_elements_become_numbers_or_weights() -> None:
     assert "weight ramp : f32[3]" in program.text()
 
 
+def test_outputs_keep_their_names_where_no_input_has_them() -> None:
+    program = ArrayProgram("names")
+    x = program.input("x", [3], ElementType.F32)
+    first = apply(program, "neg", x, hint="scores")
+    second = apply(program, "exp", first, hint="Top")
+    saved = [program.output(name, array) for name, array in [("scores", second), ("Top", first), ("x", first)]]
+    assert saved == ["scores", "Top", "x_2"]
+    results = interpret(build(program.text(), "names.ein"), {"x": np.ones(3, "f4")})
+    np.testing.assert_allclose(results["scores"], np.exp(-np.ones(3)), rtol=1e-6)
+
+
 def test_what_does_not_fit_is_an_error() -> None:
     program = ArrayProgram("faults")
     x, y = (program.input("x", shape, ElementType.F32) for shape in ([2, 3], [2, 4]))

@@ -13,7 +13,7 @@ from einc.importers.arrays.extents import Extent
 from einc.importers.arrays.moving import reshape
 from einc.importers.arrays.program import ArrayProgram
 from einc.importers.arrays.values import Array, UnsupportedError
-from einc.importers.pytorch.aten.table import Call, Function, aten
+from einc.importers.pytorch.aten.table import Call, Function, aten, refuse_extent
 from einc.importers.pytorch.aten.types import Operand, promote
 
 
@@ -200,7 +200,9 @@ _OF_TRUTH = tuple(_make_logical(f"logical_{name}", name) for name in ("and", "or
 
 
 @aten("where")
-def convert_where(call: Call, condition: Array, self_: Operand, other_: Operand) -> Array:
+def convert_where(call: Call, condition: Array, self_: Operand | None = None, other_: Operand | None = None) -> Array:
+    if self_ is None or other_ is None:
+        raise refuse_extent("positions where a condition holds")
     type_ = promote([self_, other_])
     positive, negative = (make_array(call.program, operand, type_) for operand in (self_, other_))
     if not isinstance(positive, Array) and not isinstance(negative, Array):

@@ -13,7 +13,7 @@ from einc.importers.arrays.elementwise import apply, broadcast_shapes, cast, lis
 from einc.importers.arrays.extents import Extent, make_extent, multiply_extents
 from einc.importers.arrays.naming import name_dimensions
 from einc.importers.arrays.values import Array, UnsupportedError, normalize_axis
-from einc.importers.pytorch.aten.table import Call, Size, aten
+from einc.importers.pytorch.aten.table import Call, Size, aten, refuse_extent
 
 
 @aten("embedding")
@@ -68,10 +68,15 @@ def list_positions(call: Call, indices: Sequence[Array | None]) -> list[Array | 
         if index is None or not index.type.is_bool:
             positions.append(index)
         elif index.numbers is None:
-            raise UnsupportedError("a result whose extent is data (an index of booleans)")
+            raise refuse_extent("an index of booleans")
         else:
             positions += [call.program.constant(places) for places in np.nonzero(index.numbers)]
     return positions
+
+
+@aten("nonzero", "nonzero_numpy", "argwhere", "masked_select")
+def refuse_positions(call: Call, self_: Array, mask: Array | None = None) -> Array:
+    raise refuse_extent("positions where a condition holds")
 
 
 @aten("gather")

@@ -74,6 +74,15 @@ class AtenOperator:
         return self.function(call, **taken)
 
 
+def refuse_extent(of: str) -> UnsupportedError:
+    """The error for a result that has as many elements as data says. Raised, it names what that number is `of`."""
+    return UnsupportedError(
+        f"a result whose extent is data ({of})",
+        "compute all and multiply what does not count by 0, or gather weights by picks of a fixed number (w[picks], "
+        "as of topk); docs/importing.md shows both for experts",
+    )
+
+
 def aten(*names: str) -> Callable[[Entered], Entered]:
     """Says which operators a function converts: by their names, without `aten.`, as `add`, or with an overload, as
     `max.dim`, where that means something else. Its parameters behind the call are the schema's arguments."""
