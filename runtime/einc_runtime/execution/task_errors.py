@@ -7,7 +7,7 @@ from contextlib import contextmanager
 
 from einc_runtime.errors import PlanFault, RuntimeFault
 from einc_runtime.execution.trace import task_kind
-from einc_runtime.plan.schema import AnyTask, Bundle, KernelTask
+from einc_runtime.plan.schema import INTEGERS, AnyTask, Bundle, KernelTask
 
 
 def name_kernel(bundle: Bundle, task: AnyTask) -> str:
@@ -19,6 +19,16 @@ def name_subject(bundle: Bundle, task: AnyTask) -> str:
     """Such as `the contract at site 3`, to begin a sentence with."""
     kernel = name_kernel(bundle, task)
     return f"the {'index program' if kernel == 'index' else kernel} at site {task.site}"
+
+
+def name_data(bundle: Bundle, task: AnyTask) -> str:
+    """Such as `it makes 'x' of the input 'ids'`: what a kernel computes, and which inputs of integers it reads."""
+    if not isinstance(task, KernelTask):
+        return f"it brings what {task.serves} needs"
+    operation = bundle.operations[task.operation]
+    read = [bundle.tensors[number] for number in dict.fromkeys(operation.inputs)]
+    inputs = [f"'{tensor.name}'" for tensor in read if tensor.kind == "input" and tensor.dtype in INTEGERS]
+    return f"it makes '{operation.name}'" + (f" of the input {', '.join(inputs)}" if inputs else "")
 
 
 def name_task(number: int, task: AnyTask) -> str:

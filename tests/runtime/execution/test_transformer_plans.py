@@ -43,6 +43,7 @@ def test_data_without_a_result_is_one_clear_error(sites):
     assert caught.value.exit_code == 65
     assert "the index program at site" in caught.value.message
     assert "a position is 11; positions along this dimension are 0 to 10" in caught.value.message
+    assert "it makes 'x' of the input 'ids'" in caught.value.message
     assert "kernel for x" in caught.value.where
     places = PLACES.copy()
     places[2] = 8  # a row of the cache, but of the other sequence

@@ -132,6 +132,32 @@ def test_what_a_file_is_named_or_begins_with_tells_what_it_is(tmp_path):
         read_weights([weight()], tmp_path / "w.npz")
 
 
+@pytest.mark.parametrize(
+    ("data", "message"),
+    [
+        (b"PK\x03\x04" + bytes(22) + struct.pack("<HH", 10, 0) + b"w/data.pkl", "torch.save"),
+        (b"\x80\x02\x8a\nl\xfc", "torch.save"),
+        (b"PK\x03\x04" + bytes(22) + struct.pack("<HH", 16, 0) + b"m/archive_format", "torch.export"),
+        (b"\x08\x0a\x12\x07pytorch", "ONNX"),
+    ],
+)
+def test_files_of_other_formats_are_named_with_a_way_out(tmp_path, data, message):
+    (tmp_path / "w.bin").write_bytes(data)
+    with pytest.raises(ArrayFault, match=message) as caught:
+        read_weights([weight()], tmp_path / "w.bin")
+    assert caught.value.hint
+
+
+@pytest.mark.parametrize(("stored", "there"), [("b.{}", "model.b.{}"), ("model.b.{}", "b.{}")])
+def test_a_prefix_of_all_names_is_one_line(stored, there):
+    weights = [weight("u", stored=stored.format("u")), weight("v", shape=(2, 4), stored=stored.format("v[0:2]"))]
+    arrays = {there.format("u"): X.astype("f4"), there.format("v"): X.astype("f4"), "c": X}
+    with pytest.raises(ArrayFault) as caught:
+        read_weights(weights, arrays)
+    assert caught.value.message.count("'model.'") == 2
+    assert "\n" not in caught.value.message
+
+
 def test_random_weights():
     found = read_weights([weight(), weight("v", shape=(5,))], "rand:3")
     assert list(found) == ["w", "v"]

@@ -297,7 +297,8 @@ class CpuExecutor:
         item = self._tasks[error.task]
         fault = MissingFault if short else ValueFault if isinstance(error.cause, ValueFault) else KernelFault
         subject, where = task_errors.name_subject(self.bundle, item.task), task_errors.name_task(item.origin, item.task)
-        return fault(f"{subject} failed: {cause}", where=where)
+        data = f"; {task_errors.name_data(self.bundle, item.task)}" if fault is ValueFault else ""
+        return fault(f"{subject} failed: {cause}{data}", where=where)
 
 
 @contextmanager

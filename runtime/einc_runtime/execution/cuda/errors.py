@@ -33,6 +33,9 @@ class TaskErrors:
     def name_subject(self, number: int) -> str:
         return task_errors.name_subject(self.bundle, self.tasks[number])
 
+    def name_data(self, number: int) -> str:
+        return task_errors.name_data(self.bundle, self.tasks[number])
+
     def make_fault(self, error: Exception, number: int) -> RuntimeFault:
         """The fault to raise for an error of a task; a number below 0 means that no task caused it."""
         if isinstance(error, RuntimeFault):

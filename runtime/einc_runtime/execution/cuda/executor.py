@@ -329,7 +329,8 @@ class CudaExecutor:
             failed = self._plan.status.pop_failed()
         for check in failed:
             errors, kind = self._plan.errors, KernelFault if check.message == LATE_PEERS else ValueFault
-            message = f"{errors.name_subject(check.task)} failed: {check.message}"
+            data = f"; {errors.name_data(check.task)}" if kind is ValueFault else ""
+            message = f"{errors.name_subject(check.task)} failed: {check.message}{data}"
             raise kind(message, where=errors.name_task(check.task))
 
     def _require_open(self) -> None:

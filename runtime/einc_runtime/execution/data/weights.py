@@ -43,6 +43,7 @@ from einc_runtime.execution.data.random_arrays import RANDOM_PREFIX, make_random
 from einc_runtime.execution.data.safetensors import SafetensorsFile, open_folder
 from einc_runtime.execution.data.stored_arrays import StoredArray, StoredArrays
 from einc_runtime.execution.data.stored_floats import view_floats
+from einc_runtime.execution.data.unfit_sources import describe_prefix, require_readable
 from einc_runtime.plan.regions import find_needed_tensors
 from einc_runtime.plan.schema import Block, Bundle, Tensor
 from einc_runtime.plan.states import is_weight
@@ -120,7 +121,10 @@ def _match_all(
     files = _open_source(source, stack)
     parts = find_parts(files.names)
     matches = [(tensor, _match(tensor, files, parts, needed_blocks.get(tensor.name))) for tensor in tensors]
-    raise_together([problem for _, problem in matches if isinstance(problem, str)], path)
+    problems = [problem for _, problem in matches if isinstance(problem, str)]
+    unfit = [_ROW_SLICE.sub(r"\g<name>", t.stored or t.name) for t, problem in matches if isinstance(problem, str)]
+    prefix = describe_prefix(unfit, files.names) if unfit else None
+    raise_together(problems if prefix is None else [prefix], path)
     return [(tensor, entry) for tensor, entry in matches if not isinstance(entry, str)]
 
 
@@ -154,9 +158,7 @@ def _open_path(path: str, stack: ExitStack) -> StoredArrays:
         return view_floats(plain, lambda name: folder[name].read_bytes(name))
     if is_gguf(path):
         return view_gguf(GgufFile(path))
-    with open(path, "rb") as stream:
-        zipped = stream.read(4) in (b"PK\x03\x04", b"PK\x05\x06")
-    if zipped or path.endswith(".npz"):
+    if require_readable(path) or path.endswith(".npz"):
         archive = stack.enter_context(NpzFile.open(path))
         return StoredArrays(archive.members, lambda name: _describe_npz_member(archive, name))
     file = SafetensorsFile(path)
