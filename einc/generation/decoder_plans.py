@@ -6,6 +6,7 @@ prompt may be read in several pieces, a sequence may start while others go on, a
 
 from __future__ import annotations
 
+import re
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING
@@ -168,11 +169,14 @@ def find_plans(
     """The plans for these sizes. Prompts are read one by one: a piece of one delays others by no more than it takes."""
     phase("reading the configuration")
     model = cache.get_model(source, sizes.places)
+    # The text of a model that transformers builds may have a few tokens more, so that no other dimension is as long.
+    written = re.search(rf"^dim {TOKEN_DIMENSION} *= *([0-9]+)", model.text, re.MULTILINE)
+    blocks = (sizes if written is None else replace(sizes, places=int(written[1]))).blocks
 
     def find(tokens: int, sequences: int, chosen: CompileOptions) -> KeptPlan:
         phase(f"planning {tokens} tokens of each of {sequences}")
         return cache.get(
-            model.text + _LIKELY_END, f"decode-{tokens}", request_step(chosen, tokens, sequences, sizes.blocks), phase
+            model.text + _LIKELY_END, f"decode-{tokens}", request_step(chosen, tokens, sequences, blocks), phase
         )
 
     step = find(1, sizes.sequences, options)

@@ -51,6 +51,7 @@ def test_steps_of_several_sequences(name: str) -> None:
     try_steps(model, derive_step(model, StepRequest("tokens", 2, 3)))
 
 
+@pytest.mark.sampled(3)
 @pytest.mark.parametrize("name", [name for name in STEP_MODELS if name != "learned positions"])
 def test_caches_that_lie_in_blocks(name: str) -> None:
     """Whatever reads a cache: the blocks of three sequences are in no order."""
