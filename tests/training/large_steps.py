@@ -11,7 +11,7 @@ from __future__ import annotations
 import json
 import sys
 import time
-from collections.abc import Iterator, Mapping
+from collections.abc import Collection, Iterator, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 
@@ -28,6 +28,8 @@ from einc.search.baselines import build_baselines
 from einc.training.recomputation import count_again
 from tests.bench.report import write
 
+DEFAULT_SITES = 8
+"""Of the cases that are planned if none is named: a search for more takes minutes."""
 ROOT = Path(__file__).parents[2]
 LLAMA, PAGE, ROWS = ROOT / "models" / "llama.ein", ROOT / "docs" / "training.md", Path(__file__).with_suffix(".json")
 HEAD = (
@@ -38,6 +40,8 @@ STAGES = (2, 4, 8)
 """Of pipelines: more leave a stage of Llama 8B less than four layers."""
 GIB = 1 << 30
 BASELINES = ("fsdp", "megatron", "data")
+WITHIN_STAGES = ("fsdp", "megatron-sequence")
+"""Plans of the stages of a pipeline: others are slower or keep whole weights everywhere."""
 
 
 @dataclass(frozen=True)
@@ -96,14 +100,18 @@ def make_rows(case: Case) -> Iterator[str]:
     for known in build_known(graph, machine, case.sites):
         yield f"| | {known.plan.selector} | {describe(known, limit)} | |"
     stages, known, ms = min(list_pipelines(graph, machine, case), key=lambda found: found[2])
-    yield f"| | pipeline: {stages} stages of {known.plan.selector}, at least | {ms:,.0f} | | |"
+    within = known.plan.selector if known.plan.sites > 1 else "one GPU each"
+    yield f"| | pipeline: {stages} stages of {within}, at least | {ms:,.0f} | | |"
 
 
-def build_known(graph: Graph, machine: Machine, sites: int) -> Iterator[DeviceProgram]:
-    """The well-known plans of a step, also those that do not fit."""
+def build_known(
+    graph: Graph, machine: Machine, sites: int, names: Collection[str] | None = None
+) -> Iterator[DeviceProgram]:
+    """The well-known plans of a step, or those of `names`, also those that do not fit."""
     problem = build_problem(graph, sites, flexible=True)
     for baseline in build_baselines(graph, problem, sites, BASELINES):
-        if baseline.chosen is not None and baseline.same_as is None:
+        wanted = names is None or baseline.name in names
+        if wanted and baseline.chosen is not None and baseline.same_as is None:
             choices = build_choices(graph, problem, baseline.chosen)
             plan = LogicalPlan(graph, sites, baseline.name, choices, False, 0)
             yield build(plan, machine.restrict(range(sites)), check_memory=False)
@@ -119,7 +127,7 @@ def list_pipelines(graph: Graph, machine: Machine, case: Case) -> Iterator[tuple
     """
     for stages in STAGES:
         sites = case.sites // stages
-        for program in build_known(graph, machine, sites):
+        for program in build_known(graph, machine, sites, WITHIN_STAGES):
             parts = case.batch if program.plan.selector.startswith("megatron") else case.batch // sites
             if parts:
                 yield stages, program, program.predicted_ms / stages * (parts + stages - 1) / parts
@@ -133,7 +141,7 @@ def describe(program: DeviceProgram, limit: int) -> str:
 
 def main() -> int:
     kept: dict[str, list[str]] = json.loads(ROWS.read_text()) if ROWS.exists() else {}
-    for name in sys.argv[1:] or CASES:
+    for name in sys.argv[1:] or [name for name, case in CASES.items() if case.sites == DEFAULT_SITES]:
         kept[name] = []
         for row in make_rows(CASES[name]):
             print(row, flush=True)
