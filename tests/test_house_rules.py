@@ -32,8 +32,12 @@ VAGUE_NAMES = (
     "things", "made", "asked", "wanted", "alike", "what", "which",
 )  # fmt: skip
 """Pronouns and fillers, which say nothing about the value that they name."""
-CLEAR_TESTS = ("cli", "exchange", "logical", "physical", "report", "runtime/plan", "search", "support")
-"""Folders of tests without them."""
+STILL_VAGUE = (
+    "bench", "frontend", "fuzz", "gpu", "importers", "mutation", "ops", "rates", "reference", "runtime/cli",
+    "runtime/execution", "runtime/generation", "runtime/kernels", "serve", "serving", "testbed", "training",
+    "training_runs", "triton", "truth",
+)  # fmt: skip
+"""Folders of tests that have such names. No folder is added to these."""
 
 
 def read_sources(*folders: Path) -> Iterator[tuple[str, str]]:
@@ -55,14 +59,14 @@ def list_imported(text: str) -> Iterator[str]:
 def test_no_test_imports_another() -> None:
     """What several tests need is in `tests/support`."""
     suspicious = r"^\s*(import|from) +tests\b[\w. ]*(\.|import +(\([^)]*|.*)\b)(test|live)_"
-    found = [
+    imports = [
         f"{path} imports {module}"
         for path, text in read_sources(TESTS)
         if re.search(suspicious, text, re.MULTILINE)
         for module in list_imported(text)
         if re.search(r"\btests\.(\w+\.)*(test|live)_", f"{module}.")
     ]
-    assert not found
+    assert not imports
 
 
 def test_files_of_tests_have_names_of_their_own() -> None:
@@ -178,22 +182,23 @@ def test_names_say_what_a_value_is() -> None:
     """`operator` and `best_plan` can be understood where they are used; `one`, `own` and `found` cannot."""
     vague = []
     pattern = re.compile(rf"\b_?({'|'.join(VAGUE_NAMES)})\b")
-    for path, text in read_sources(*CODE, *(TESTS / name for name in CLEAR_TESTS)):
-        if pattern.search(re.sub(r'"""(?s:.*?)"""|"[^"\n]*"|#.*', "", text)):
+    excused = tuple(f"tests/{folder}/" for folder in STILL_VAGUE)
+    for path, text in read_sources(*CODE, TESTS):
+        if not path.startswith(excused) and pattern.search(re.sub(r'"""(?s:.*?)"""|"[^"\n]*"|#.*', "", text)):
             vague += [f"{path}:{line}: {name}" for line, name in list_vague_names(text)]
     assert vague == []
 
 
 @pytest.mark.parametrize("folder", [*CODE, TESTS], ids=lambda folder: folder.name)
 def test_limits_are_called_max(folder: Path) -> None:
-    found = [
+    limits = [
         f"{path}: {node.id}"
         for path, text in read_sources(folder)
         if re.search(r"\b_?MOST(_|\b)", text)
         for node in ast.walk(ast.parse(text))
         if isinstance(node, ast.Name) and isinstance(node.ctx, ast.Store) and re.match(r"_?MOST(_|$)", node.id)
     ]
-    assert not found
+    assert not limits
 
 
 def test_files_are_short_enough_to_be_read_at_once() -> None:

@@ -104,9 +104,9 @@ def test_the_other_operators_agree_with_numpy() -> None:
         graph.load(tensor, array)
     graph.execute()
     for name, (tensor, expected) in results.items():
-        found = graph.offload(tensor)
-        assert found.shape == np.shape(expected), name
-        np.testing.assert_allclose(found, expected, rtol=1e-4, atol=1e-5, err_msg=name)
+        result = graph.offload(tensor)
+        assert result.shape == np.shape(expected), name
+        np.testing.assert_allclose(result, expected, rtol=1e-4, atol=1e-5, err_msg=name)
 
 
 @pytest.mark.parametrize("dtype", ["f16", "float16", np.float16, np.dtype("float16"), "bf16"])

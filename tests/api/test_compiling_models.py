@@ -63,9 +63,9 @@ def test_files_and_graphs_are_models_too(tmp_path: Path) -> None:
 
 def test_a_plan_of_another_model_is_not_verified() -> None:
     plan = plan_text()
-    other = einc.compile(TEXT.replace("- z", "+ z"), "dgx-a100", 3, params={"rows": 7, "scale": 3.5}, **OPTIONS)
+    compiled = einc.compile(TEXT.replace("- z", "+ z"), "dgx-a100", 3, params={"rows": 7, "scale": 3.5}, **OPTIONS)
     with pytest.raises(PlanFault, match=r"it should be 'mul\+add'"):
-        replace(plan, graph=other.graph).verify()
+        replace(plan, graph=compiled.graph).verify()
 
 
 @pytest.mark.parametrize(

@@ -77,7 +77,7 @@ def test_every_name_of_the_library_can_be_called() -> None:
     ids = graph.insertTensor(es.tensorDesc({"t": 4}, "i64"), "ids")
     experts = graph.insertTensor(es.tensorDesc({"e": 3, "n": 5, "b": 6}), "experts")
     picks = graph.insertTensor(es.tensorDesc({"a": 4, "s": 2}, "i64"), "picks")
-    one = {"and": (b, b), "or": (b, b), "not": (b,), "where": (b, f, 0.0), "cast": (f, "f16"), "clip": (f, v, 1.0),
+    operands = {"and": (b, b), "or": (b, b), "not": (b,), "where": (b, f, 0.0), "cast": (f, "f16"), "clip": (f, v, 1.0),
            "reshape": (f,), "matmul": (f, graph.transpose(f)), "attention": (q, q, q), "rope": (q,),
            "embedding": (ids, f), "expert_matmul": (f, experts, picks),
            "append": (q, q, ids), "concat": (f, f), "slice": (f,), "topk": (f, 2, "b"),
@@ -89,9 +89,9 @@ def test_every_name_of_the_library_can_be_called() -> None:
               "atan2"}  # fmt: skip
     bits = {"bitand", "bitor", "bitxor", "shiftleft", "shiftright"}
     for name in registry.list_names():
-        arguments = one.get(name, (f, f) if name in binary else (ids, ids) if name in bits else (f,))
-        found = graph.call(name, *arguments, **more.get(name, {}))
-        assert isinstance(found, es.Tensor | tuple), name
+        arguments = operands.get(name, (f, f) if name in binary else (ids, ids) if name in bits else (f,))
+        result = graph.call(name, *arguments, **more.get(name, {}))
+        assert isinstance(result, es.Tensor | tuple), name
     assert len(graph.call("attention", q, q, q)) == 2
     assert isinstance(graph.attention(q, q, q), es.Tensor)
     assert graph.clip(f, v, 1.0).desc == graph.call("clip", f, v, 1.0).desc
@@ -126,10 +126,10 @@ def test_operators_and_slices_of_tensors_compute_what_numpy_does() -> None:
     assert x[:] is x
     run(graph, {x: a, y: c, i: n}, selector="eindecomp")  # what is computed does not depend on it, and it is fast
     for name, (_, expected) in cases.items():
-        found = graph.offload(saved[name])
+        result = graph.offload(saved[name])
         assert saved[name].name == name
-        assert found.shape == expected.shape, name
-        np.testing.assert_allclose(found, expected, rtol=2e-5, atol=1e-5, err_msg=name)
+        assert result.shape == expected.shape, name
+        np.testing.assert_allclose(result, expected, rtol=2e-5, atol=1e-5, err_msg=name)
 
 
 def test_weights_and_names_of_outputs(tmp_path: Path) -> None:
@@ -142,7 +142,11 @@ def test_weights_and_names_of_outputs(tmp_path: Path) -> None:
     again, copied = graph.save(y, "twice"), graph.save(w, "the_weight")
     assert (first.name, y.name, again.name, copied.name) == ("logits", "logits", "twice", "the_weight")
     plan = es.compileGraph(graph, device=2, machine="host", seed=3)
-    assert [plan.bundle.tensors[one.tensor].name for one in plan.bundle.outputs] == ["logits", "twice", "the_weight"]
+    assert [plan.bundle.tensors[output.tensor].name for output in plan.bundle.outputs] == [
+        "logits",
+        "twice",
+        "the_weight",
+    ]
     assert plan.milliseconds == plan.bundle.predicted_ms
     weight, array = np.random.default_rng(2).standard_normal((2, 8, 8)).astype("f4")
     graph.loadWeights({"layer.weight": weight[:, :3]})
@@ -173,24 +177,34 @@ def test_exchanges_and_proposers_are_those_of_the_command_line(tmp_path: Path) -
         "selector": "eindecomp",
     }
     plain = es.compileGraph(layers(), **options)
-    programs = {one.name: one.exchange for one in plain.bundle.operations if one.exchange is not None}
-    theirs = {one.name: one.exchange for one in compile_layers().bundle.operations if one.exchange is not None}
+    programs = {
+        operation.name: operation.exchange for operation in plain.bundle.operations if operation.exchange is not None
+    }
+    theirs = {
+        operation.name: operation.exchange
+        for operation in compile_layers().bundle.operations
+        if operation.exchange is not None
+    }
     assert programs == theirs
     mine = tmp_path / "mine.exprog"
     mine.write_text(programs["x.1"].program)
-    asked = []
+    calls = []
 
     class Silent:
         def propose(self, request: Any) -> None:
-            asked.append(request.best_ms)
+            calls.append(request.best_ms)
 
-    given = es.compileGraph(
+    compiled = es.compileGraph(
         layers(), exchanges={"x.1": mine, "x.2": mine.read_text()}, proposers=[Silent(), "command:cat"], **options
     )
-    authors = {one.name: one.exchange.author for one in given.bundle.operations if one.exchange is not None}
+    authors = {
+        operation.name: operation.exchange.author
+        for operation in compiled.bundle.operations
+        if operation.exchange is not None
+    }
     assert [name for name, author in authors.items() if author == "user"] == ["x.1", "x.2"]
-    assert len(asked) == 2
-    assert [line.split(":")[0] for line in given.proposals] == ["x.0", "layer.1.h.1"]
+    assert len(calls) == 2
+    assert [line.split(":")[0] for line in compiled.proposals] == ["x.0", "layer.1.h.1"]
 
 
 @pytest.mark.parametrize("text", ["y[i] = sum[j](a[i, j] * b[j]) * s", "y[r] = max[k](exp(a[r, k]) + relu(a)[r, k])"])

@@ -75,6 +75,6 @@ def take_picture(driver: webdriver.Chrome, target: Path, height: int | None = No
     """A PNG of the page from its top, of all of it unless a height is given."""
     size = driver.execute_script("return [innerWidth, document.documentElement.scrollHeight]")
     clip = {"x": 0, "y": 0, "width": size[0], "height": height or size[1], "scale": 1}
-    found = driver.execute_cdp_cmd("Page.captureScreenshot", {"captureBeyondViewport": True, "clip": clip})
+    picture = driver.execute_cdp_cmd("Page.captureScreenshot", {"captureBeyondViewport": True, "clip": clip})
     target.parent.mkdir(parents=True, exist_ok=True)
-    target.write_bytes(base64.b64decode(found["data"]))
+    target.write_bytes(base64.b64decode(picture["data"]))

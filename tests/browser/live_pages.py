@@ -79,7 +79,7 @@ def test_every_picture_is_there(driver: webdriver.Chrome, block: Path, width: in
     data = read_data(block.read_text(encoding="utf-8"))
     take_picture(driver, PICTURES / f"block-{width}-{scheme}.png")
     sections = ["answer", "model", "timeline", "machine", "exchanges", "memory", "comparison"]
-    assert [one.get_attribute("id") for one in driver.find_elements(By.TAG_NAME, "section")] == sections
+    assert [element.get_attribute("id") for element in driver.find_elements(By.TAG_NAME, "section")] == sections
     for canvas in ("#timeline-picture canvas", "#exchange-picture canvas", "#memory-picture canvas"):
         assert driver.execute_script(MANY_COLOURS, canvas) > 4, canvas
     assert count(driver, "#comparison canvas") == 2
@@ -114,7 +114,9 @@ def test_figures_are_those_of_the_json_option(driver: webdriver.Chrome, block: P
     assert any(line.startswith(f"{100 * links[0]['full_ms'] / document['predicted_ms']:.0f}%") for line in shown) or (
         f" {100 * links[0]['full_ms'] / document['predicted_ms']:.0f}%" in "\n".join(shown)
     )
-    slowest = max((one["exchange"] for one in document["ops"] if one["exchange"]), key=lambda one: one["completion_ms"])
+    slowest = max(
+        (op["exchange"] for op in document["ops"] if op["exchange"]), key=lambda exchange: exchange["completion_ms"]
+    )
     assert f"{slowest['completion_ms']:,.3f} ms" in find(driver, "#exchange-list").text
 
 
@@ -166,11 +168,11 @@ def test_operators_exchanges_and_moments_can_be_chosen(driver: webdriver.Chrome,
 def test_times_on_gpus_that_were_measured_have_their_error(driver: webdriver.Chrome, tmp_path: Path) -> None:
     """In the answer, in the timeline, beside other cuts, and of both plans that are compared."""
     text = (MODELS / "ffn.ein").read_text()
-    fitted, other = (
+    fitted, at_peak = (
         compile_model(text, "ffn.ein", CompileOptions(machine=name)).bundle for name in ("dgx-a100", "dgx-v100")
     )
     page = tmp_path / "ffn.html"
-    page.write_text(write_plan_page(fitted, against=other), encoding="utf-8")
+    page.write_text(write_plan_page(fitted, against=at_peak), encoding="utf-8")
     show(driver, page)
     document = explain(fitted)
     low, high = document["predicted_range_ms"]
@@ -221,12 +223,16 @@ def test_hostile_names_are_shown_as_text(driver: webdriver.Chrome, tmp_path: Pat
     bundle = compile_layers().bundle
     names = ["</script><img src=x onerror=alert(1)>", "<script>alert(1)</script>", "y" * 10_000, "\u202eabc\u05d0"]
     operations = tuple(
-        msgspec.structs.replace(one, name=f"{names[n % 4]}{n}", title=names[n % 4], source=names[n % 4], pin=names[0])
-        for n, one in enumerate(bundle.operations)
+        msgspec.structs.replace(
+            operation, name=f"{names[n % 4]}{n}", title=names[n % 4], source=names[n % 4], pin=names[0]
+        )
+        for n, operation in enumerate(bundle.operations)
     )
-    table = {one.name: new.name for one, new in zip(bundle.operations, operations, strict=True)}
-    tasks = tuple(msgspec.structs.replace(one, serves=table.get(one.serves, one.serves)) for one in bundle.tasks)
-    tensors = tuple(msgspec.structs.replace(one, name=f"{names[n % 4]}{n}") for n, one in enumerate(bundle.tensors))
+    table = {operation.name: new.name for operation, new in zip(bundle.operations, operations, strict=True)}
+    tasks = tuple(msgspec.structs.replace(task, serves=table.get(task.serves, task.serves)) for task in bundle.tasks)
+    tensors = tuple(
+        msgspec.structs.replace(tensor, name=f"{names[n % 4]}{n}") for n, tensor in enumerate(bundle.tensors)
+    )
     hostile = msgspec.structs.replace(
         bundle, model=names[0], operations=operations, tasks=tasks, tensors=tensors, report=b""
     )

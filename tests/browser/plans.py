@@ -45,16 +45,16 @@ def trace_late(bundle: Bundle) -> bytes:
 
 
 def read_data(page: str) -> dict[str, Any]:
-    found = DATA.search(page)
-    assert found is not None
-    data: dict[str, Any] = json.loads(found[2])
+    match = DATA.search(page)
+    assert match is not None
+    data: dict[str, Any] = json.loads(match[2])
     return data
 
 
 def repeat_tasks(page: str, times: int) -> str:
     """The page with all tasks of its plan so many times, one run after the other."""
-    data, found = read_data(page), DATA.search(page)
-    assert found is not None
+    data, match = read_data(page), DATA.search(page)
+    assert match is not None
     tasks = data["tasks"]
     count, end, last = len(tasks["start"]), tasks["end"], sum(tasks["start"])
     for name in ("length", "kind", "site", "target", "label", "tensor", "bytes", "cause"):
@@ -62,4 +62,4 @@ def repeat_tasks(page: str, times: int) -> str:
     tasks["start"] += [end - last + tasks["start"][0], *tasks["start"][1:]] * (times - 1)
     tasks["critical"] = [n + run * count for run in range(times) for n in tasks["critical"]]
     tasks["end"] = end * times
-    return page[: found.start(2)] + write_script_json(data) + page[found.end(2) :]
+    return page[: match.start(2)] + write_script_json(data) + page[match.end(2) :]

@@ -58,8 +58,8 @@ class MadeUp:
 
 
 def test_a_made_up_host_gives_back_its_constants():
-    found = calibrate_host(4, quick=True, cores=CORES, start=MadeUp, clock=ticking(0.2))
-    machine = found.machine
+    calibrated = calibrate_host(4, quick=True, cores=CORES, start=MadeUp, clock=ticking(0.2))
+    machine = calibrated.machine
     assert (machine.name, machine.cores, len(machine.sites)) == ("host", CORES, 4)
     assert machine.measured.endswith(", 2 cores")
     rates = dict(machine.sites[0].kernels)
@@ -72,31 +72,31 @@ def test_a_made_up_host_gives_back_its_constants():
     assert rates["transfer"] == rates["copy"]
     text = format_machine(machine)
     assert parse_machine(text) == machine
-    assert all(0.95 < ratio < 1.05 for ratio in found.ratios["contract"])
+    assert all(0.95 < ratio < 1.05 for ratio in calibrated.ratios["contract"])
 
 
 @pytest.mark.slow
 def test_the_same_measurements_give_the_same_bytes():
-    found = [calibrate_host(quick=True, cores=CORES, start=MadeUp, clock=ticking(4)).machine for _ in range(2)]
-    assert format_machine(found[0]) == format_machine(found[1])
+    results = [calibrate_host(quick=True, cores=CORES, start=MadeUp, clock=ticking(4)).machine for _ in range(2)]
+    assert format_machine(results[0]) == format_machine(results[1])
 
 
 def test_plans_of_probes_run_on_simulated_gpus_and_on_cores():
     small = Probe(PRODUCTS, (("rows", "6"), ("inner", "10"), ("columns", "4")))
     machine = load_machine("dgx-a100", 2)
-    found = measure_probes([small], [machine], lambda bundle: SessionRunner(on_fake(bundle)[0]), 2.0, clock=ticking())
+    probes = measure_probes([small], [machine], lambda bundle: SessionRunner(on_fake(bundle)[0]), 2.0, clock=ticking())
     plan = compile_probe(small, machine)
     moved = sum(isinstance(task, TransferTask) for task in rewrite_for_devices(plan, (0, 1)))
-    assert {"contract"} <= {sample.task for sample in found.samples}
+    assert {"contract"} <= {sample.task for sample in probes.samples}
     assert sum(isinstance(task, TransferTask) for task in plan.tasks) > moved > 0  # a sum reads one copy itself
-    assert len(found.transfers) == moved
-    assert all(sample.ms >= 0 for sample in found.samples)
+    assert len(probes.transfers) == moved
+    assert all(sample.ms >= 0 for sample in probes.samples)
     shared = replace(load_machine("host", 2), cores=2)
     start = functools.partial(SessionRunner.start, backend="cpu")
-    found = measure_probes([small], [shared], start, 2.0, clock=ticking())
-    assert not found.transfers
-    assert sum(sample.task == "contract" for sample in found.samples) == 6
-    assert all(sample.ms > 0 for sample in found.samples)
+    probes = measure_probes([small], [shared], start, 2.0, clock=ticking())
+    assert not probes.transfers
+    assert sum(sample.task == "contract" for sample in probes.samples) == 6
+    assert all(sample.ms > 0 for sample in probes.samples)
 
 
 def test_a_fit_has_nothing_below_zero_and_survives_outliers():
@@ -107,9 +107,9 @@ def test_a_fit_has_nothing_below_zero_and_survives_outliers():
         flops, size = 10 ** draw.uniform(5, 9), int(10 ** draw.uniform(3, 7))
         slow = 5 if draw.random() < 0.1 else 1
         samples.append(Sample("contract", "f32", flops, size, truth.compute_ms(flops, size) * slow))
-    found = fit_rate(samples)
+    rate = fit_rate(samples)
     for flops, size in ((1e6, 1e4), (1e8, 1e6), (1e9, 1e4)):
-        assert found.compute_ms(flops, size) == pytest.approx(truth.compute_ms(flops, size), rel=0.1)
+        assert rate.compute_ms(flops, size) == pytest.approx(truth.compute_ms(flops, size), rel=0.1)
     falling = [Sample("map", "f32", 0, size, 1 / size) for size in (1, 10, 100)]
     assert fit_rate(falling).us >= 0
     assert fit_rate(falling).gbs == math.inf
@@ -130,8 +130,8 @@ def test_time_is_bounded_and_all_runners_are_closed():
         runners.append(MadeUp(bundle))
         return runners[-1]
 
-    found = measure_probes(QUICK, [machine], start, 3.0, clock=ticking())
-    assert (found.rounds, found.left_out) == (1, len(QUICK) - len(runners))
+    probes = measure_probes(QUICK, [machine], start, 3.0, clock=ticking())
+    assert (probes.rounds, probes.left_out) == (1, len(QUICK) - len(runners))
     assert len(runners) == 2  # half of the time is over
     assert all(runner.closed for runner in runners)
 

@@ -158,12 +158,12 @@ def test_a_calibrated_machine_is_a_machine_file(calibrated):
 
 @pytest.mark.slow
 def test_the_same_measurements_give_the_same_bytes():
-    found = [
+    results = [
         calibrate_gpus(load_machine("dgx-a100", 1), CHIP, quick=True, start=MadeUpGpu, clock=ticking()).machine
         for _ in range(2)
     ]
-    assert format_machine(found[0]) == format_machine(found[1])
-    assert [rates.dtype for rates in found[0].sites[0].gpu.products] == ["f16"]
+    assert format_machine(results[0]) == format_machine(results[1])
+    assert [rates.dtype for rates in results[0].sites[0].gpu.products] == ["f16"]
 
 
 def test_when_the_time_is_over_each_kind_has_some_shapes():

@@ -17,10 +17,10 @@ def points(block: TensorType) -> set[tuple[int, ...]]:
     return set(itertools.product(*(range(lo, up) for lo, up in zip(block.lower, block.upper, strict=True))))
 
 
-def blocks(whole: TensorType = WHOLE) -> st.SearchStrategy[TensorType]:
+def blocks(outer: TensorType = WHOLE) -> st.SearchStrategy[TensorType]:
     spans = [
         st.lists(st.integers(lo, up), min_size=2, max_size=2, unique=True).map(sorted)
-        for lo, up in zip(whole.lower, whole.upper, strict=True)
+        for lo, up in zip(outer.lower, outer.upper, strict=True)
     ]
     return st.tuples(*spans).map(lambda s: TensorType(tuple(lo for lo, _ in s), tuple(up for _, up in s)))
 
@@ -72,21 +72,21 @@ def test_cells_of_an_overlay_make_up_every_block(family: list[TensorType]) -> No
 
 def test_a_box_needs_as_many_lower_bounds_as_upper_ones_and_no_upper_below() -> None:
     for lower, upper in (((0,), (1, 2)), ((3,), (2,))):
-        block, whole = TensorType(lower, upper), TensorType.whole((5,))
-        assert not whole.contains(block)
-        spec = JoinAggSpec((FunctionSpec((block,), (whole,)),))
-        assert "is no projection of [0:5]" in str(find_spec_fault(spec, [whole], [whole]))
-        assert "is no projection of [0:5]" in str(find_tiling_fault(whole, (block,)))
+        block, outer = TensorType(lower, upper), TensorType.whole((5,))
+        assert not outer.contains(block)
+        spec = JoinAggSpec((FunctionSpec((block,), (outer,)),))
+        assert "is no projection of [0:5]" in str(find_spec_fault(spec, [outer], [outer]))
+        assert "is no projection of [0:5]" in str(find_tiling_fault(outer, (block,)))
 
 
 def test_what_is_no_spec_is_told_by_operand() -> None:
-    half, other = TensorType((0, 0), (2, 3)), TensorType((2, 0), (5, 3))
+    half, remainder = TensorType((0, 0), (2, 3)), TensorType((2, 0), (5, 3))
     outside = TensorType((2, 0), (6, 3))
-    good = JoinAggSpec((FunctionSpec((half,), (half,)), FunctionSpec((WHOLE,), (other,))))
+    good = JoinAggSpec((FunctionSpec((half,), (half,)), FunctionSpec((WHOLE,), (remainder,))))
     assert find_spec_fault(good, [WHOLE], [WHOLE]) is None
     for bad, words in (
-        (FunctionSpec((outside,), (other,)), "input 0: block [2:6, 0:3] is no projection"),
+        (FunctionSpec((outside,), (remainder,)), "input 0: block [2:6, 0:3] is no projection"),
         (FunctionSpec((WHOLE,), (half,)), "output 0: the blocks hold 6 elements"),
-        (FunctionSpec((WHOLE, half), (other,)), "has 2 inputs, 1 outputs"),
+        (FunctionSpec((WHOLE, half), (remainder,)), "has 2 inputs, 1 outputs"),
     ):
         assert words in str(find_spec_fault(JoinAggSpec((good.functions[0], bad)), [WHOLE], [WHOLE]))

@@ -20,10 +20,10 @@ from einc.core.intervals import (
 @given(st.integers(1, 200), st.data())
 def test_intervals_of_any_index_are_near_equal_and_cover_it(extent: int, data: st.DataObject) -> None:
     count = data.draw(st.integers(1, extent))
-    found = ShardableIndex("i", extent).intervals(count)
-    assert [p for lower, upper in found for p in range(lower, upper)] == list(range(extent))
-    assert {upper - lower for lower, upper in found} <= {extent // count, -(-extent // count)}
-    assert [lower for lower, _ in found] == [k * extent // count for k in range(count)]
+    intervals = ShardableIndex("i", extent).intervals(count)
+    assert [p for lower, upper in intervals for p in range(lower, upper)] == list(range(extent))
+    assert {upper - lower for lower, upper in intervals} <= {extent // count, -(-extent // count)}
+    assert [lower for lower, _ in intervals] == [k * extent // count for k in range(count)]
 
 
 @given(st.sets(st.integers(1, 59), max_size=8), st.data())
@@ -35,7 +35,7 @@ def test_bounds_are_the_nearest_cuts_that_leave_enough_for_those_to_come(cuts: s
     bounds = [upper for _, upper in index.intervals(count)]
     assert bounds[-1] == extent
     for k, bound in enumerate(bounds[:-1], 1):
-        allowed = [c for c in left if c > before and sum(other > c for other in left) >= count - 1 - k]
+        allowed = [c for c in left if c > before and sum(later > c for later in left) >= count - 1 - k]
         target = k * extent // count
         assert bound == min(allowed, key=lambda c: (abs(c - target), c))
         before = bound

@@ -67,8 +67,8 @@ def code_of(page: str) -> tuple[tuple[Code, ...], tuple[tuple[int, str], ...]]:
             depth = depth if not line.strip() else 0
             prose.append((number, line))
     spans = [
-        Code(text_of(page).count("\n", 0, found.start()) + 1, found[1].replace("\n", " "))
-        for found in re.finditer(r"(?<!`)`([^`]+)`(?!`)", text_of(page))
+        Code(text_of(page).count("\n", 0, span.start()) + 1, span[1].replace("\n", " "))
+        for span in re.finditer(r"(?<!`)`([^`]+)`(?!`)", text_of(page))
     ]
     return (*code, *spans), tuple(prose)
 
@@ -107,10 +107,10 @@ def test_comments_name_files_that_exist() -> None:
     for file in files():
         if file.endswith(".py") and not file.startswith("/tests/docs/"):
             lines = (ROOT / file[1:]).read_text(encoding="utf-8").splitlines()
-            found = (
+            names = (
                 (n, name) for n, line in enumerate(lines, 1) for name in re.findall(r"`([\w./-]*\w\.(?:py|md))`", line)
             )
-            lost += [f"{file}:{number}: {name}" for number, name in found if not exists(name)]
+            lost += [f"{file}:{number}: {name}" for number, name in names if not exists(name)]
     assert not lost, lost
 
 
@@ -153,8 +153,10 @@ def test_what_the_checks_find() -> None:
     assert [len(list(command_faults(text))) for text in wrong] == [1, 1, 1, 1, 1]
     sound = "$ einc compile M [-m MACHINE] [--devices N | 0,1] [--selector greedy|random] --emit=ast  # --no option"
     assert list(command_faults(sound)) == []
-    there = ["einc/cli/main.py", "cli/main.py", "tests/docs", "test_d*.py"]
-    assert [name for name in (*there, "einc/nothing.py", "li/main.py", "docs/nothing.md") if exists(name)] == there
+    existing = ["einc/cli/main.py", "cli/main.py", "tests/docs", "test_d*.py"]
+    assert [
+        name for name in (*existing, "einc/nothing.py", "li/main.py", "docs/nothing.md") if exists(name)
+    ] == existing
     assert {"exit-codes", "entry"} & anchors(ROOT / "docs/cli.md") == {"exit-codes"}
 
 
@@ -190,11 +192,11 @@ def command_faults(text: str) -> Iterator[str]:
         command: click.Command = PROGRAMS[program]
         while isinstance(command, click.Group) and words and re.fullmatch(r"[a-z]+", words[0]):
             name = words.pop(0)
-            found = command.get_command(click.Context(command), name)
-            if found is None:
+            subcommand = command.get_command(click.Context(command), name)
+            if subcommand is None:
                 yield f"{program} {name}"
                 return
-            command = found
+            command = subcommand
         if isinstance(command, click.Group) and words[:1] in (["..."], ["COMMAND"]):
             continue
         options = {o: p for p in command.params for o in (*p.opts, *p.secondary_opts)} | {"--help": None, "-h": None}
@@ -209,8 +211,12 @@ def command_faults(text: str) -> Iterator[str]:
                 continue
             kind = getattr(options[option], "type", None)
             if isinstance(kind, click.Choice):
-                given = value or (words[i + 1] if i + 1 < len(words) else "")
-                yield from (f"{option} {one}" for one in given.split("|") if one.islower() and one not in kind.choices)
+                choices = value or (words[i + 1] if i + 1 < len(words) else "")
+                yield from (
+                    f"{option} {choice}"
+                    for choice in choices.split("|")
+                    if choice.islower() and choice not in kind.choices
+                )
 
 
 def exists(name: str) -> bool:
@@ -223,8 +229,8 @@ def exists(name: str) -> bool:
 
 @cache
 def files() -> tuple[str, ...]:
-    found = (path for folder in FOLDERS for path in (ROOT / folder).rglob("*"))
-    return tuple(f"/{path.relative_to(ROOT).as_posix()}" for path in found if "__pycache__" not in path.parts)
+    paths = (path for folder in FOLDERS for path in (ROOT / folder).rglob("*"))
+    return tuple(f"/{path.relative_to(ROOT).as_posix()}" for path in paths if "__pycache__" not in path.parts)
 
 
 @cache

@@ -26,14 +26,14 @@ def list_rows(title: str) -> set[str]:
 
 def test_the_page_has_every_variable_and_no_other() -> None:
     assert list_rows("Variables of einc") == set(environment.OF_EINC)
-    others = list_rows("Variables of other programs that einc reads")
-    assert others | list_rows("Variables of other programs that einc sets") == set(environment.OF_OTHERS)
+    rows = list_rows("Variables of other programs that einc reads")
+    assert rows | list_rows("Variables of other programs that einc sets") == set(environment.OF_OTHERS)
 
 
 def find_reads(path: Path) -> list[str]:
     """The lines of a file that reach for the environment of the process."""
     names = {"environ", "environb", "getenv", "getenvb", "putenv", "unsetenv"}
-    found, text = [], path.read_text()
+    lines, text = [], path.read_text()
     if not re.search("|".join(names), text):
         return []
     for node in ast.walk(ast.parse(text)):
@@ -41,12 +41,12 @@ def find_reads(path: Path) -> list[str]:
         imported = isinstance(node, ast.ImportFrom) and node.module == "os"
         used = {node.attr} if attribute else {alias.name for alias in node.names} if imported else set()
         if names & used:
-            found.append(f"{path.relative_to(ROOT)}:{node.lineno}")
-    return found
+            lines.append(f"{path.relative_to(ROOT)}:{node.lineno}")
+    return lines
 
 
 def test_one_module_reads_the_environment() -> None:
-    assert [place for path in SOURCES if path != READER for place in find_reads(path)] == []
+    assert [read for path in SOURCES if path != READER for read in find_reads(path)] == []
     assert len(find_reads(READER)) >= 4
 
 
@@ -81,7 +81,7 @@ def is_filled_later(value: ast.expr | None) -> bool:
     if isinstance(value, ast.Dict):
         return not value.keys
     called = value.func.id if isinstance(value, ast.Call) and isinstance(value.func, ast.Name) else None
-    return called in CHANGING and all(isinstance(one, ast.Constant) for one in value.args)  # type: ignore[union-attr]
+    return called in CHANGING and all(isinstance(arg, ast.Constant) for arg in value.args)  # type: ignore[union-attr]
 
 
 def find_states(path: Path) -> set[str]:
@@ -102,12 +102,12 @@ def test_the_page_has_what_modules_keep() -> None:
     rows = re.findall(r"^\| `([\w/.]+): (\w+)`((?:, `\w+`)*) \|", PAGE, re.M)
     told = {(file, name) for file, first, more in rows for name in (first, *re.findall(r"\w+", more))}
     package = ROOT / "runtime/einc_runtime"
-    found = {
+    results = {
         (str(path.relative_to(package if path.is_relative_to(package) else ROOT)), name)
         for path in SOURCES
         for name in find_states(path)
     }
-    assert found <= told
+    assert results <= told
     filled, assigned = ("kernels/numpy/onednn.py", "_forms"), ("cli/output.py", "_results")
-    assert {filled, assigned} <= found  # both kinds are seen
+    assert {filled, assigned} <= results  # both kinds are seen
     assert all(re.search(rf"^{name}\b.* = ", (package / file).read_text(), re.M) for file, name in told)

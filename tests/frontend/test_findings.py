@@ -24,29 +24,29 @@ BAD = sorted((Path(__file__).parent / "bad").glob("*.ein"))
 def test_findings_of_bad_models(path: Path, update_golden: bool) -> None:
     with pytest.raises(ModelError) as caught:
         build(path.read_text(encoding="utf-8"), path.name)
-    whole = caught.value.render() + "\n"
-    text = whole if path.stem == "syntax" else "".join(f"{summarize(d)}\n" for d in caught.value.diagnostics)
+    rendered = caught.value.render() + "\n"
+    text = rendered if path.stem == "syntax" else "".join(f"{summarize(d)}\n" for d in caught.value.diagnostics)
     golden = path.with_suffix(".txt")
     if update_golden:
         golden.write_text(text, encoding="utf-8")
     assert text == golden.read_text(encoding="utf-8")
-    assert len(whole.splitlines()) <= 75, "more than a screen"
+    assert len(rendered.splitlines()) <= 75, "more than a screen"
 
 
 def summarize(diagnostic: Diagnostic) -> str:
     """The place of a finding, the facts of its message, and those of its hint."""
     assert diagnostic.span is not None
-    place = f"{diagnostic.span.line}:{diagnostic.span.column}-{diagnostic.span.end_column}"
+    location = f"{diagnostic.span.line}:{diagnostic.span.column}-{diagnostic.span.end_column}"
     hint = "" if diagnostic.hint is None else f" | hint: {facts(diagnostic.hint)}"
-    return f"{place}: {facts(diagnostic.message)}{hint}"
+    return f"{location}: {facts(diagnostic.message)}{hint}"
 
 
 def facts(text: str) -> str:
     """What a text quotes, its numbers and the words that connect them; the whole text if it quotes nothing."""
     words = "expected|found|defined|already|twice|given|not|no|only|must|most|more|operator|block|index|name"
     pattern = rf"""`[^`]+`|'[^']+'(?!\w)|"[^"]+"|\w+\[[^]]*\]|[-\d][\d,.*]+|\d|\b(?:{words})\b"""
-    found = re.findall(pattern, text)
-    return " ".join(found) if any(not word.isalpha() for word in found) else text
+    matches = re.findall(pattern, text)
+    return " ".join(matches) if any(not word.isalpha() for word in matches) else text
 
 
 def messages(text: str, **options: object) -> list[str]:

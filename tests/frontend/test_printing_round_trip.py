@@ -137,9 +137,9 @@ def test_parentheses_stand_where_they_must(text: str, printed: str) -> None:
 
 
 def test_one_and_one_point_zero_and_true_are_three_literals() -> None:
-    one, point, true = map(ast.LiteralExpr, (1, 1.0, True))
-    assert one != point != true != one
-    assert len({one, point, true}) == 3
+    integer, point, true = map(ast.LiteralExpr, (1, 1.0, True))
+    assert integer != point != true != integer
+    assert len({integer, point, true}) == 3
 
 
 def test_a_long_sum_prints_and_parses() -> None:

@@ -36,7 +36,7 @@ def test_an_append_writes_over_a_state() -> None:
 
 
 @pytest.mark.parametrize(
-    ("lines", "place", "message"),
+    ("lines", "location", "message"),
     [
         ("output y = relu(keys)", "m.ein:9:12", "reads a state, and only append(state, ...) may do so"),
         ("input more : f16[heads, places, d]\ninput at : i64[places]\noutput y = append(more, keys, at)", "m.ein:11:12",
@@ -49,8 +49,8 @@ def test_an_append_writes_over_a_state() -> None:
         ("output keys", "m.ein:9:8", "names an input or weight"),
     ],
 )  # fmt: skip
-def test_other_readers_are_refused(lines: str, place: str, message: str) -> None:
-    with pytest.raises(ModelError) as found:
+def test_other_readers_are_refused(lines: str, location: str, message: str) -> None:
+    with pytest.raises(ModelError) as caught:
         build(HEAD + lines + "\n", "m.ein")
-    assert place in found.value.render()
-    assert message in found.value.render()
+    assert location in caught.value.render()
+    assert message in caught.value.render()

@@ -31,16 +31,16 @@ def test_operators_on_numbers_are_pythons(symbol: str) -> None:
             with pytest.raises(OperatorError):
                 constants.apply_infix(symbol, left, right)
             continue
-        found = constants.apply_infix(symbol, left, right)
-        assert (type(found), found) == (type(expected), expected), (left, right)
+        result = constants.apply_infix(symbol, left, right)
+        assert (type(result), result) == (type(expected), expected), (left, right)
 
 
 @pytest.mark.parametrize("symbol", ["<", "-"])
 def test_what_is_no_number_is_named_with_its_place(symbol: str) -> None:
-    for pair, place in (((True, 1), 0), ((1, "a"), 1), ((True, "a"), 0)):
+    for pair, position in (((True, 1), 0), ((1, "a"), 1), ((True, "a"), 0)):
         with pytest.raises(OperatorError) as caught:
             constants.apply_infix(symbol, *pair)
-        assert caught.value.argument == place
+        assert caught.value.argument == position
 
 
 def test_lists_and_strings_are_joined_and_repeated_up_to_their_limits() -> None:

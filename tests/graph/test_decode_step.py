@@ -111,8 +111,8 @@ def test_plans_of_steps(name: str, sites: int) -> None:
             for output in model.outputs:
                 axis = forms[output]
                 if isinstance(axis, int):
-                    wanted = np.take(expected[output], rows, axis)
-                    np.testing.assert_allclose(session.offload(output), wanted, rtol=2e-4, atol=2e-4)
+                    picked = np.take(expected[output], rows, axis)
+                    np.testing.assert_allclose(session.offload(output), picked, rtol=2e-4, atol=2e-4)
 
 
 @pytest.mark.parametrize("name", REFUSED_STEPS)

@@ -64,11 +64,11 @@ def check_meaning(before: Graph, after: Graph) -> None:
         for t in before.tensors
         if t.kind.value != "value"
     }
-    wanted, found = interpret(before, arrays), interpret(after, arrays)
-    assert wanted.keys() == found.keys()
-    for name, array in wanted.items():
-        assert array.dtype == found[name].dtype
-        np.testing.assert_array_equal(array, found[name])
+    expected, results = interpret(before, arrays), interpret(after, arrays)
+    assert expected.keys() == results.keys()
+    for name, array in expected.items():
+        assert array.dtype == results[name].dtype
+        np.testing.assert_array_equal(array, results[name])
 
 
 def test_a_chain_becomes_one_operator() -> None:

@@ -119,13 +119,13 @@ def test_pruning_drops_what_no_output_needs() -> None:
 def broken() -> dict[str, Graph]:
     graph = ffn().build()
     act, hidden, y = graph.nodes
-    other = registry.call("neg", [W1], {})
+    result = registry.call("neg", [W1], {})
     return {
         "order": replace(graph, nodes=(hidden, act, y)),
         "producer": replace(graph, nodes=(act, y)),
         "twice": replace(graph, nodes=(act, act, hidden, y)),
         "node name": replace(graph, nodes=(replace(act, name="a"), hidden, y)),
-        "type": replace(graph, nodes=(act, replace(hidden, operator=other), y)),
+        "type": replace(graph, nodes=(act, replace(hidden, operator=result), y)),
         "arity": replace(graph, nodes=(replace(act, inputs=("x",)), hidden, y)),
         "outputs": replace(graph, nodes=(replace(act, outputs=("act", "b")), hidden, y)),
         "overwritten": replace(graph, nodes=(act, Node("x", hidden.operator, ("act",), ("x",)), y)),

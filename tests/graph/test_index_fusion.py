@@ -50,7 +50,7 @@ def test_the_fused_graph_computes_the_same(name: str, dtype: str) -> None:
     rng = np.random.default_rng(len(name))
     arrays = {t.name: random_array(t.desc, rng) for t in graph.tensors if t.kind.value == "input"}
     arrays["ids"] = np.array([3, 0, 4, 4, 1, 2])
-    expected, found = interpret(graph, arrays)["y"], interpret(fused, arrays)["y"]
+    expected, result = interpret(graph, arrays)["y"], interpret(fused, arrays)["y"]
     tolerance = 1e-6 if dtype == "f32" else 4e-3
-    assert found.shape == expected.shape
-    assert np.abs(found.astype("f8") - expected.astype("f8")).max() <= tolerance * np.abs(expected.astype("f8")).max()
+    assert result.shape == expected.shape
+    assert np.abs(result.astype("f8") - expected.astype("f8")).max() <= tolerance * np.abs(expected.astype("f8")).max()

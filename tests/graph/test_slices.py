@@ -35,10 +35,10 @@ def check_meaning(before: Graph, after: Graph) -> None:
     rng = np.random.default_rng(7)
     given_tensors = [t for t in before.tensors if t.kind.value != "value"]
     arrays = {t.name: rng.integers(-3, 4, t.desc.shape).astype(t.desc.dtype.numpy()) for t in given_tensors}
-    wanted, found = interpret(before, arrays), interpret(after, arrays)
-    assert list(wanted) == list(found) == list(before.outputs)
-    for name, array in wanted.items():
-        np.testing.assert_array_equal(array, found[name])
+    expected, results = interpret(before, arrays), interpret(after, arrays)
+    assert list(expected) == list(results) == list(before.outputs)
+    for name, array in expected.items():
+        np.testing.assert_array_equal(array, results[name])
 
 
 def describe(graph: Graph) -> list[tuple[str, str, tuple[str, ...]]]:
@@ -88,9 +88,9 @@ def test_a_product_of_which_only_slices_are_read_becomes_one_per_slice() -> None
 
 def test_gate_and_up_as_one_product_cost_no_more_than_as_two() -> None:
     for schedule in ("naive", "synthesized"):
-        one, two = (compile_text(enlarge(text), schedule=schedule) for text in (GATED, TWO_PRODUCTS))
-        assert one.plan.total_cost == two.plan.total_cost
-        assert one.program.predicted_ms == two.program.predicted_ms
+        gated, two = (compile_text(enlarge(text), schedule=schedule) for text in (GATED, TWO_PRODUCTS))
+        assert gated.plan.total_cost == two.plan.total_cost
+        assert gated.program.predicted_ms == two.program.predicted_ms
 
 
 def test_what_is_saved_is_computed_whole_and_read_in_parts() -> None:
@@ -162,9 +162,9 @@ def graphs(draw: st.DrawFn) -> Graph:
             if bounds[1] < extent and draw(st.booleans()):
                 apply(function, first, **{dim: (bounds[1], extent)})
         elif function == "matmul":
-            others = [n for n in names if builder.desc(n).rank == 2 and builder.desc(n).shape[0] == desc.shape[-1]]
-            if others and desc.rank == 2:
-                apply(function, first, draw(st.sampled_from(others)))
+            partners = [n for n in names if builder.desc(n).rank == 2 and builder.desc(n).shape[0] == desc.shape[-1]]
+            if partners and desc.rank == 2:
+                apply(function, first, draw(st.sampled_from(partners)))
         elif function in ("neg", "abs"):
             apply(function, first)
         elif function in ("transpose", "sum"):
@@ -209,21 +209,24 @@ def test_a_slice_is_charged_what_it_reads() -> None:
     )
     assert [title for _, title, _ in describe(compiled.graph)] == ["softmax", "slice", "softmax", "exp"]
     problem = build_problem(compiled.graph, 4)
-    whole, parts = problem.candidates[0], {1: TensorType((0, 4), (8, 12)), 3: TensorType((0, 0), (4, 12))}
+    undivided, parts = problem.candidates[0], {1: TensorType((0, 4), (8, 12)), 3: TensorType((0, 0), (4, 12))}
     for node, part in parts.items():
-        for c, made in enumerate(whole):
-            left = {found for block in made.output_tilings[0] if (found := block.intersect(part)) is not None}
-            for n, asked in enumerate(problem.candidates[node]):
+        for c, candidate in enumerate(undivided):
+            left = {common for block in candidate.output_tilings[0] if (common := block.intersect(part)) is not None}
+            for n, requested in enumerate(problem.candidates[node]):
                 chosen = [c, 0, 0, 0]
                 chosen[node] = n
-                aligned = left == set(asked.input_tilings[0])
+                aligned = left == set(requested.input_tilings[0])
                 assert problem.repartitions(chosen)[node] == (0 if aligned else part.size)
     plan = compiled.plan
     assert plan.total_cost == min(map(problem.cost, product(*map(range, map(len, problem.candidates)))))
     for node_name in [node.name for node in compiled.graph.nodes]:
-        own = next(choice.candidate.intervals for choice in plan.choices if choice.node == node_name)
-        costs = {one.candidate.intervals: one.total_cost for one in list_alternatives(plan, node_name)}
-        assert costs[own] == plan.total_cost == min(costs.values())
+        intervals = next(choice.candidate.intervals for choice in plan.choices if choice.node == node_name)
+        costs = {
+            alternative.candidate.intervals: alternative.total_cost
+            for alternative in list_alternatives(plan, node_name)
+        }
+        assert costs[intervals] == plan.total_cost == min(costs.values())
 
 
 WRONG_WINDOWS = ["", "0:5 0:6", "0:5 0:6, 0:6 0:8, -", "0:5 3:3, -", "0:6 0:6, -", "0:5, -", 3, "-,-"]

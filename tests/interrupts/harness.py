@@ -114,12 +114,12 @@ def interrupt(folder: Path, name: str, count: int, seed: int) -> Tally:
         signal.signal(signal.SIGINT, signal.default_int_handler)
     rng, tally = random.Random(f"{seed} {name}"), Tally()
     seconds = min(measure(folder, name) for _ in range(2))
-    whole = _list(folder) | {"out", "tmp"}
+    present = _list(folder) | {"out", "tmp"}
     for number in range(count):
         sent = signal.SIGTERM if number % 5 == 4 else signal.SIGINT
         delay = rng.uniform(0, 1.05 * seconds)
         outcome, told = _interrupt_once(folder, name, sent, delay)
-        left = [] if outcome == "hung" else _list_leftovers(folder, whole)
+        left = [] if outcome == "hung" else _list_leftovers(folder, present)
         if left and outcome in GOOD:
             outcome, told = "files left", ", ".join(left)
         tally.outcomes[outcome] += 1
@@ -206,10 +206,10 @@ def _list(folder: Path) -> set[str]:
     return {str(path.relative_to(folder)) for path in folder.rglob("*")}
 
 
-def _list_leftovers(folder: Path, whole: set[str]) -> Sequence[str]:
+def _list_leftovers(folder: Path, expected: set[str]) -> Sequence[str]:
     """Files that are not there after a run that nobody interrupts, those without content, and parts of folders."""
-    there = _list(folder)
-    empty = {name for name in there if (folder / name).is_file() and not (folder / name).stat().st_size}
-    made = [name for name in there if name.startswith("out/") and (folder / name).is_dir() and name not in GROWING]
-    partial = {name for name in made if any(one.startswith(f"{name}/") for one in whole - there)}
-    return sorted((there - whole) | empty | partial)
+    present = _list(folder)
+    empty = {name for name in present if (folder / name).is_file() and not (folder / name).stat().st_size}
+    folders = [name for name in present if name.startswith("out/") and (folder / name).is_dir() and name not in GROWING]
+    partial = {name for name in folders if any(entry.startswith(f"{name}/") for entry in expected - present)}
+    return sorted((present - expected) | empty | partial)

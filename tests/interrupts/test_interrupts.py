@@ -58,11 +58,11 @@ def test_parts_of_folders_and_empty_files_are_left_overs(tmp_path: Path) -> None
     for name in names:
         (tmp_path / name).parent.mkdir(parents=True, exist_ok=True)
         (tmp_path / name).write_text("whole")
-    whole = harness._list(tmp_path)
-    assert harness._list_leftovers(tmp_path, whole) == []
+    present = harness._list(tmp_path)
+    assert harness._list_leftovers(tmp_path, present) == []
     (tmp_path / "out/plans/q.bin").unlink()
-    assert harness._list_leftovers(tmp_path, whole) == []
+    assert harness._list_leftovers(tmp_path, present) == []
     (tmp_path / "out/y.npy").write_text("")
     (tmp_path / "out/model/b.bin").unlink()
     (tmp_path / "out/.einc-1.tmp").write_text("part")
-    assert harness._list_leftovers(tmp_path, whole) == ["out/.einc-1.tmp", "out/model", "out/y.npy"]
+    assert harness._list_leftovers(tmp_path, present) == ["out/.einc-1.tmp", "out/model", "out/y.npy"]

@@ -182,9 +182,9 @@ def test_parameters_of_blocks_have_defaults() -> None:
     )
     graph = build(text, "m.ein")
     x = np.ones(3, np.float32)
-    found = interpret(graph, {"x": x})
-    assert found["y"][0] == 5
-    assert found["z"][0] == 3
+    result = interpret(graph, {"x": x})
+    assert result["y"][0] == 5
+    assert result["z"][0] == 3
 
 
 @pytest.mark.parametrize("sites", [1, 3])
@@ -195,6 +195,6 @@ def test_elements_at_computed_positions_are_read_first(sites: int) -> None:
         "output y[i = 5] = x[ids[(i + 1) % 5]]\noutput z[i = 7] = x[ids[i - 1, outside = 0] + 1]\n"
     )
     x, ids = np.arange(9, dtype=np.float32), np.array([3, 0, 7, 1, 2])
-    found = Session(compiled(text, sites)).run({"x": x, "ids": ids})
-    assert found["y"].tolist() == x[np.roll(ids, -1)].tolist()
-    assert found["z"].tolist() == x[np.pad(ids, 1) + 1].tolist()
+    result = Session(compiled(text, sites)).run({"x": x, "ids": ids})
+    assert result["y"].tolist() == x[np.roll(ids, -1)].tolist()
+    assert result["z"].tolist() == x[np.pad(ids, 1) + 1].tolist()

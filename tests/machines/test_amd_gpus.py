@@ -51,16 +51,16 @@ def test_gpus_over_pcie(detected, gpu, count):
 def test_the_machines_that_gpus_are_sold_in(detected, gpu, name, count):
     """The first GPUs of one, with the links that the tool counts; where it counts none, only what they must be."""
     preset = load_machine(name)
-    wanted = {pair: gbs for pair, gbs in rates(preset).items() if max(pair) < count}
+    expected = {pair: gbs for pair, gbs in rates(preset).items() if max(pair) < count}
     machine = detected(make_rocm_smi(gpu, preset, count)).machine
-    assert rates(machine) == pytest.approx(wanted)
+    assert rates(machine) == pytest.approx(expected)
     silent = make_rocm_smi(gpu, preset, count, bandwidths=False)
     if name == "mi250x-8":  # a pair has one, two or four links
         with pytest.raises(UsageError, match="how many xGMI links each pair has") as caught:
             detected(silent)
         assert "-m names a machine" in caught.value.hint
     else:
-        assert rates(detected(silent).machine) == pytest.approx(wanted)
+        assert rates(detected(silent).machine) == pytest.approx(expected)
 
 
 def test_a_card_may_have_more_memory_than_its_model_and_a_part_is_refused(detected):

@@ -42,9 +42,9 @@ def test_a_gpu_of_the_file_goes_before_one_that_comes_with_einc() -> None:
     gpus = {"h100-sxm": {"source": "made up", "products": [PRODUCTS]}}
     known = {"name": "m", "sites": [{**SITE, "gpu": "h100-sxm"}]}
     assert parse_machine(json.dumps(known)).sites[0].gpu == load_gpu("h100-sxm")
-    own = parse_machine(json.dumps({**known, "gpus": gpus})).sites[0].gpu
-    assert own is not None
-    assert own.source == "made up"
+    gpu = parse_machine(json.dumps({**known, "gpus": gpus})).sites[0].gpu
+    assert gpu is not None
+    assert gpu.source == "made up"
 
 
 def test_what_comes_with_einc_is_read_and_has_all_kinds() -> None:

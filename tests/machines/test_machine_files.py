@@ -62,8 +62,8 @@ def test_a_measured_machine():
 
 def test_every_kernel_of_the_runtime_can_be_measured():
     # The time of an operator of a package comes from its own flops and bytes.
-    others = {"aggregate", "copy", "transfer", *(f"aggregate_{name}" for name in JOINT_AGGREGATIONS["numpy"])}
-    assert set(get_args(TaskName)) == ADDING_KERNELS | SUMLESS_KERNELS | others
+    further = {"aggregate", "copy", "transfer", *(f"aggregate_{name}" for name in JOINT_AGGREGATIONS["numpy"])}
+    assert set(get_args(TaskName)) == ADDING_KERNELS | SUMLESS_KERNELS | further
 
 
 def test_rules_stand_for_resources():

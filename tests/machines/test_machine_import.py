@@ -140,9 +140,9 @@ def test_a_part_of_a_switch_is_a_switch_and_a_pair_is_a_link():
 
 def test_a_switch_port_that_lost_links_is_slower():
     rows = switched(8, 18)
-    for other in range(8):
-        if other != 3:
-            rows[3][other] = rows[other][3] = "NV16"
+    for peer in range(8):
+        if peer != 3:
+            rows[3][peer] = rows[peer][3] = "NV16"
     machine = machine_of(new_style(rows), gpu="h100")
     assert [r.gbs for r in machine.resources[:8]] == [356.4, 356.4, 356.4, 316.8, 356.4, 356.4, 356.4, 356.4]
 
@@ -226,7 +226,7 @@ def test_pcie_rates():
 
 def test_links_to_gpus_that_nccl_was_not_given():
     text = nccl(CUBE)
-    whole = machine_of(text)
+    machine = machine_of(text)
     kept, left_out = [], False
     for line in text.splitlines():
         left_out = left_out or any(f'busid="{bus(site).upper()}"' in line for site in (4, 5, 6, 7))
@@ -236,7 +236,7 @@ def test_links_to_gpus_that_nccl_was_not_given():
     imported = import_machine("\n".join(kept))
     assert len(imported.machine.sites) == 4
     assert "0000:30:00.0" in imported.warnings[0]
-    assert links(imported.machine) == {pair: rate for pair, rate in links(whole).items() if max(pair) < 4}
+    assert links(imported.machine) == {pair: rate for pair, rate in links(machine).items() if max(pair) < 4}
 
 
 BROKEN_TABLES = {

@@ -60,12 +60,12 @@ def test_seventy_two_sites_without_a_switch_have_a_symbol_per_pair():
 
 def test_shared_paths_say_whether_both_directions_share_them():
     sites = (Site(1, 1),) * 4
-    there, back = ((0, 2), (0, 3), (1, 2), (1, 3)), ((2, 0), (3, 0), (2, 1), (3, 1))
+    forth, back = ((0, 2), (0, 3), (1, 2), (1, 3)), ((2, 0), (3, 0), (2, 1), (3, 1))
     links = tuple(Resource(f"nv {a}>{b}", 9, ((a, b),)) for a, b in ((0, 1), (1, 0), (2, 3), (3, 2)))
-    text = draw(Machine("full duplex", sites, (*links, Resource("up", 5, there), Resource("down", 5, back))))
+    text = draw(Machine("full duplex", sites, (*links, Resource("up", 5, forth), Resource("down", 5, back))))
     assert "up: 5 GB/s, one path that 4 pairs share, in one direction" in text.splitlines()
     assert "both directions" not in text
-    text = draw(Machine("half duplex", sites, (*links, Resource("net", 5, there + back))))
+    text = draw(Machine("half duplex", sites, (*links, Resource("net", 5, forth + back))))
     assert "net: 5 GB/s, one path that 8 pairs share, both directions together" in text.splitlines()
 
 

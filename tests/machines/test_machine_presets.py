@@ -118,10 +118,12 @@ def test_several_nodes_with_a_card_for_every_gpu(name, node, nodes, of):
     assert machine.sites == alone.sites * nodes
     inside = alone.resources[0].gbs
     for (a, b), crossed in machine.routes.items():
-        one, other = sorted((machine.resources[k] for k in crossed), key=lambda resource: resource.name, reverse=True)
-        assert one.gbs == other.gbs == (inside if a // node == b // node else 400 / 8)
-        assert {pair[0] for pair in one.pairs} == {a}
-        assert {pair[1] for pair in other.pairs} == {b}
+        outgoing, second = sorted(
+            (machine.resources[k] for k in crossed), key=lambda resource: resource.name, reverse=True
+        )
+        assert outgoing.gbs == second.gbs == (inside if a // node == b // node else 400 / 8)
+        assert {pair[0] for pair in outgoing.pairs} == {a}
+        assert {pair[1] for pair in second.pairs} == {b}
     assert len(machine.routes) == node * nodes * (node * nodes - 1)
     first = machine.restrict(range(node))
     assert (first.sites, first.routes) == (alone.sites, alone.routes)

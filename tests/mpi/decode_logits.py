@@ -37,8 +37,8 @@ def main(plans, target, sites, steps):
         (FOLDER / "config.json").read_bytes(), "config.json", "stories", list_stored_names(str(FOLDER))
     )
     options = CompileOptions(machine="host", devices=int(sites))
-    found = find_plans(source, options, PlanCache(Path(plans)), DecoderSizes(1, 256, (32,)), lambda _: None)
-    bundles = [plan.bundle for plan in found.every]
+    decoder_plans = find_plans(source, options, PlanCache(Path(plans)), DecoderSizes(1, 256, (32,)), lambda _: None)
+    bundles = [plan.bundle for plan in decoder_plans.every]
     if not mpi.is_started_by_mpi():
         decode(open_sessions(bundles, str(FOLDER), "cpu"), target, int(steps))
         return

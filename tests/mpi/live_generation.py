@@ -26,18 +26,12 @@ from tests.support.mpi_runs import (
     mpiexec,
     processes_of,
     ranks_of,
-    require_mpi,
     run,
 )
 
 STORIES = ROOT / "models" / "stories"
 STEPS, SITES = 16, 8
 PROMPTS = ("Mia the fox", "Otto", "One day Tom the frog finds")
-
-
-@pytest.fixture(scope="module", autouse=True)
-def mpi():
-    require_mpi()
 
 
 @pytest.fixture(scope="module")
@@ -52,7 +46,7 @@ def generate(plans, *more):
 @pytest.fixture(scope="module")
 def expected(plans):
     document = json.loads(run(command(*generate(plans, "--json"))).stdout)
-    assert [len(one["tokens"]) for one in document["sequences"]] == [STEPS] * 3
+    assert [len(sequence["tokens"]) for sequence in document["sequences"]] == [STEPS] * 3
     assert "ranks" not in document
     return document["sequences"]
 
@@ -66,7 +60,7 @@ def test_tokens_are_those_of_one_process(plans, expected, count, tmp_path, monke
     assert started.get("ranks", 1) == count
     assert not any(plan["compiled"] for plan in started["plans"])
     text = run(mpiexec(count, *generate(plans))).stdout.decode()
-    assert text == "".join(f"[{number}] {one['text']}\n" for number, one in enumerate(expected, 1))
+    assert text == "".join(f"[{number}] {sequence['text']}\n" for number, sequence in enumerate(expected, 1))
     assert list_left() <= before
     assert list(tmp_path.iterdir()) == []
 
@@ -76,9 +70,9 @@ def test_logits_have_the_bits_of_one_process(plans, count, tmp_path):
     words = [sys.executable, "-m", "tests.mpi.decode_logits", str(plans)]
     run([*words, str(tmp_path / "one.npy"), str(SITES), str(STEPS)])
     run([str(MPIEXEC), "-n", str(count), *words, str(tmp_path / "all.npy"), str(SITES), str(STEPS)])
-    one, several = np.load(tmp_path / "one.npy"), np.load(tmp_path / "all.npy")
-    assert one.shape[0] == STEPS + 1
-    assert one.tobytes() == several.tobytes()
+    alone, several = np.load(tmp_path / "one.npy"), np.load(tmp_path / "all.npy")
+    assert alone.shape[0] == STEPS + 1
+    assert alone.tobytes() == several.tobytes()
 
 
 def test_one_prompt_is_read_from_standard_input_and_printed_as_it_is_made(plans):
@@ -100,10 +94,10 @@ def test_one_site_for_each_rank_unless_something_else_is_said(plans):
 
 
 def children_of(process):
-    found = []
+    results = []
     for task in os.listdir(f"/proc/{process}/task"):
-        found += map(int, Path(f"/proc/{process}/task/{task}/children").read_text().split())
-    return found
+        results += map(int, Path(f"/proc/{process}/task/{task}/children").read_text().split())
+    return results
 
 
 VICTIMS = {

@@ -30,17 +30,11 @@ from tests.support.mpi_runs import (
     mpiexec,
     processes_of,
     ranks_of,
-    require_mpi,
     run,
     wait_for_tasks,
 )
 
 END_SECONDS = 5.0
-
-
-@pytest.fixture(scope="module", autouse=True)
-def mpi():
-    require_mpi()
 
 
 QUICK = ("bert", "llama", "moe")
@@ -57,10 +51,10 @@ def test_every_model_gives_the_bits_of_one_process(name, tmp_path):
     for count in (1, 2, 3, 8):
         target = tmp_path / f"{count}.npz"
         run(mpiexec(count, "run", plan, *loads, "-o", target))
-        found = np.load(target)
-        assert sorted(found) == sorted(expected)
+        arrays = np.load(target)
+        assert sorted(arrays) == sorted(expected)
         for key in expected:
-            assert found[key].tobytes() == expected[key].tobytes(), (count, key)
+            assert arrays[key].tobytes() == expected[key].tobytes(), (count, key)
     proved = re.search(
         rb"messages match \(at most ([\d,]+)\), and none waits", run(command("verify", plan, "--ranks")).stdout
     )
@@ -109,13 +103,13 @@ def test_every_rank_writes_its_part_of_the_results(ffn, tmp_path):
     run(command("run", ffn, *LOADS, "--shards", "-o", tmp_path / "y.safetensors", "--ranks", 4))
     index = json.loads((tmp_path / "y.safetensors.index.json").read_text())
     expected = np.load(tmp_path / "y.npy")
-    found, files = np.zeros_like(expected), set()
+    joined, files = np.zeros_like(expected), set()
     for block, file in index["weight_map"].items():
         with safe_open(tmp_path / file, "numpy") as opened:
             ends = re.findall(r"(\d+):(\d+)", block)
-            found[tuple(slice(int(low), int(up)) for low, up in ends)] = opened.get_tensor(block)
+            joined[tuple(slice(int(low), int(up)) for low, up in ends)] = opened.get_tensor(block)
         files.add(file)
-    assert found.tobytes() == expected.tobytes()
+    assert joined.tobytes() == expected.tobytes()
     assert len(files) > 1
     assert len(list(tmp_path.glob("y-*-of-00004.safetensors"))) == 4
 
@@ -125,11 +119,11 @@ def test_what_is_wrong_on_one_rank_is_said_once(ffn, tmp_path):
     words = [item for key, value in SMALL["ffn"].items() for item in ("-D", f"{key}={value}")]
     run(command("compile", ROOT / "models/ffn.ein", "-m", "host", "--devices", 4, *words, "-o", four))
     missing = (":", "-n", "1", *command("run", ffn, "--inputs", "rand:0", "--weights", tmp_path / "nothing.npz"))
-    other = (":", "-n", "1", *command("run", four, *LOADS))
+    different = (":", "-n", "1", *command("run", four, *LOADS))
     for words, code, message in (
         (mpiexec(9, "run", ffn, *LOADS), 65, "9 ranks cannot share the 8 sites of the plan"),
         ([*mpiexec(2, "run", ffn, *LOADS), *missing], 2, "rank 2, "),
-        ([*mpiexec(2, "run", ffn, *LOADS), *other], 65, "rank 2 has read another plan than rank 0"),
+        ([*mpiexec(2, "run", ffn, *LOADS), *different], 65, "rank 2 has read another plan than rank 0"),
         (command("run", ffn, *LOADS, "--ranks", 9), 65, "9 ranks cannot share"),
     ):
         error = run(list(map(str, words)), code).stderr.decode()

@@ -11,7 +11,7 @@ import subprocess
 import numpy as np
 import pytest
 
-from tests.support.mpi_runs import MPIEXEC, ROOT, command, compile_small, list_left, require_mpi, run
+from tests.support.mpi_runs import MPIEXEC, ROOT, command, compile_small, list_left, run
 from tests.testbed.network import Unsupported
 from tests.testbed.star import star
 
@@ -21,11 +21,6 @@ MODELS = (
     "llama_decode",
     *(pytest.param(name, marks=pytest.mark.slow) for name in ("bert", "ffn", "llama", "moe")),
 )
-
-
-@pytest.fixture(scope="module", autouse=True)
-def mpi():
-    require_mpi()
 
 
 @pytest.fixture(scope="module")
@@ -68,8 +63,8 @@ def test_models_give_the_bits_of_one_process(two, name, tmp_path):
     text = run_in(two, "run", plan, *LOADS, "-o", tmp_path / "all.npz")
     assert "on the cpu, 8 sites" in text
     assert min(np.subtract(count_received(two), received)) > 20_000
-    one, several = np.load(tmp_path / "one.npz"), np.load(tmp_path / "all.npz")
-    assert sorted(one) == sorted(several)
-    for key in one:
-        assert one[key].tobytes() == several[key].tobytes(), key
+    alone, several = np.load(tmp_path / "one.npz"), np.load(tmp_path / "all.npz")
+    assert sorted(alone) == sorted(several)
+    for key in alone:
+        assert alone[key].tobytes() == several[key].tobytes(), key
     assert list_left() <= before

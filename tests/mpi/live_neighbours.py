@@ -20,7 +20,6 @@ from tests.support.mpi_runs import (
     list_left,
     list_used,
     ranks_of,
-    require_mpi,
     run,
 )
 
@@ -37,11 +36,6 @@ if world.rank == 0:
     print("all rounds were right")
 """
 LOADS = ("--inputs", "rand:0", "--weights", "rand:1")
-
-
-@pytest.fixture(scope="module", autouse=True)
-def mpi():
-    require_mpi()
 
 
 @pytest.mark.parametrize("delays", [(0.0, 2.0), pytest.param((0.3, 0.6, 3.0), marks=pytest.mark.slow)])

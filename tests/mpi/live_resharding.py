@@ -14,12 +14,7 @@ from einc.compiler import compile_model
 from einc.options import CompileOptions
 from einc_runtime.execution.data.random_arrays import make_random_array
 from einc_runtime.plan.codec import encode
-from tests.support.mpi_runs import ROOT, SMALL, command, require_mpi, run
-
-
-@pytest.fixture(scope="module", autouse=True)
-def mpi():
-    require_mpi()
+from tests.support.mpi_runs import ROOT, SMALL, command, run
 
 
 def compile_plan(folder, name, sites):
@@ -43,7 +38,7 @@ def read_files(folder):
         with safe_open(file, "np") as opened:
             for name in opened.keys():  # noqa: SIM118
                 ends = re.search(r"\[([0-9:, ]+)\]$", name)
-                slices = [slice(*map(int, one.split(":"))) for one in ends[1].split(", ")] if ends else [...]
+                slices = [slice(*map(int, bounds.split(":"))) for bounds in ends[1].split(", ")] if ends else [...]
                 yield file, name.removesuffix(ends[0] if ends else ""), tuple(slices), opened.get_slice(name)[:]
 
 
@@ -64,26 +59,28 @@ def test_every_rank_reads_its_shards_and_writes_those_of_the_other_plan(name, be
     tensors = [msgspec.structs.replace(t, kind="weight") for t in bundle.tensors if t.kind in ("weight", "state")]
     expected = {tensor.name: make_random_array(tensor, 7) for tensor in tensors}
     for count in (1, 2, 4):
-        here, there = tmp_path / f"{count}-before", tmp_path / f"{count}-after"
-        here.mkdir()
-        there.mkdir()
+        before_folder, after_folder = tmp_path / f"{count}-before", tmp_path / f"{count}-after"
+        before_folder.mkdir()
+        after_folder.mkdir()
         shards = ("--shards", "--ranks", count, "-o")
-        run(command("run", stay, "--weights", "rand:7", *shards, here / "model.safetensors"))
-        done = run(command("run", move, "--weights", here, "--json", *shards, there / "model.safetensors"))
+        run(command("run", stay, "--weights", "rand:7", *shards, before_folder / "model.safetensors"))
+        done = run(
+            command("run", move, "--weights", before_folder, "--json", *shards, after_folder / "model.safetensors")
+        )
         assert json.loads(done.stdout).get("ranks", 1) == count
         seen = {key: np.zeros(array.shape, bool) for key, array in expected.items()}
         files = set()
-        for file, key, place, values in read_files(there):
-            assert values.tobytes() == expected[key][place].tobytes(), (count, key, place)
-            seen[key][place] = True
+        for file, key, region, values in read_files(after_folder):
+            assert values.tobytes() == expected[key][region].tobytes(), (count, key, region)
+            seen[key][region] = True
             files.add(file)
-        assert all(one.all() for one in seen.values())
+        assert all(filled.all() for filled in seen.values())
         assert len(files) > count // 2  # the last rank may have no site of the other plan
-        index = json.loads((there / "model.safetensors.index.json").read_text())
+        index = json.loads((after_folder / "model.safetensors.index.json").read_text())
         for block, file in index["weight_map"].items():
-            with safe_open(there / file, "np") as opened:
+            with safe_open(after_folder / file, "np") as opened:
                 assert block in opened.keys()  # noqa: SIM118
-    weights = there
+    weights = after_folder
     if name == "ffn":  # and the other plan computes with them what it computes with the whole weights
         for source, target in ((weights, "a.npy"), ("rand:7", "b.npy")):
             run(

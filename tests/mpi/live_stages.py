@@ -20,7 +20,6 @@ from tests.support.mpi_runs import (
     mpiexec,
     processes_of,
     ranks_of,
-    require_mpi,
     run,
     wait_for_tasks,
 )
@@ -28,11 +27,6 @@ from tests.support.mpi_runs import (
 END_SECONDS = 5.0
 SIZES = {"n_layers": 4, "batch": 4, "length": 5, "d_model": 36, "heads_q": 6, "heads_kv": 3, "d_head": 6, "d_ff": 44}
 LOADS = ("--inputs", "rand:3", "--weights", "rand:1")
-
-
-@pytest.fixture(scope="module", autouse=True)
-def mpi():
-    require_mpi()
 
 
 def compile_llama(target, sites, *words):

@@ -73,8 +73,8 @@ def install(folder: Path, *wheels: Path) -> Installation:
 
 def list_required(distribution: importlib.metadata.Distribution) -> list[str]:
     """The names of the distributions that one needs, without its extras."""
-    needed = [one for one in distribution.requires or () if "extra ==" not in one]
-    return [re.split(r"[<>=!~;\s\[]", one, maxsplit=1)[0] for one in needed]
+    needed = [requirement for requirement in distribution.requires or () if "extra ==" not in requirement]
+    return [re.split(r"[<>=!~;\s\[]", requirement, maxsplit=1)[0] for requirement in needed]
 
 
 def build(kind: str, project: Path, folder: Path) -> Path:
@@ -119,8 +119,8 @@ def test_each_wheel_has_its_packages_and_no_others(both: Installation, alone: In
         assert {entry.name for entry in installation.packages.iterdir() if entry.suffix != ".dist-info"} - {
             "bin"
         } == names
-        found = installation.python(NAMES.format(str(installation.packages)), tmp_path)
-        assert set(json.loads(found)) == names
+        listed = installation.python(NAMES.format(str(installation.packages)), tmp_path)
+        assert set(json.loads(listed)) == names
         scripts = {entry.name for entry in (installation.packages / "bin").iterdir()}
         assert scripts == {name.replace("_", "-") for name in names}
 
@@ -142,10 +142,10 @@ def test_the_runtime_runs_and_verifies_a_plan_that_was_compiled_elsewhere(
     assert verified["valid"]
     described = json.loads(alone.command("einc_runtime", "describe", "ffn.bin", "--json", cwd=tmp_path))
     assert described["tasks"] == verified["tasks"]
-    given = ("--inputs", "rand:0", "--weights", "rand:1")
-    ran = json.loads(alone.command("einc_runtime", "run", "ffn.bin", *given, "-o", "y.npy", "--json", cwd=tmp_path))
+    loads = ("--inputs", "rand:0", "--weights", "rand:1")
+    ran = json.loads(alone.command("einc_runtime", "run", "ffn.bin", *loads, "-o", "y.npy", "--json", cwd=tmp_path))
     assert list(ran["outputs"]) == [tensor["name"] for tensor in described["outputs"]]
-    both.command("einc", "run", "ffn.bin", *given, "--expect", "y.npy", "--check", cwd=tmp_path)
+    both.command("einc", "run", "ffn.bin", *loads, "--expect", "y.npy", "--check", cwd=tmp_path)
 
 
 def test_a_server_imports_what_it_needs_from_the_package_itself(alone: Installation, tmp_path: Path) -> None:
@@ -198,15 +198,15 @@ def test_the_compiler_needs_the_runtime_of_its_version() -> None:
 
 def test_what_is_fast_is_installed_by_default_wherever_there_are_wheels_of_it() -> None:
     project = tomllib.loads((ROOT / "runtime" / "pyproject.toml").read_text())["project"]
-    found = {name: line for line in project["dependencies"] for name in ACCELERATORS if line.startswith(name)}
-    assert set(found) == set(ACCELERATORS)
+    results = {name: line for line in project["dependencies"] for name in ACCELERATORS if line.startswith(name)}
+    assert set(results) == set(ACCELERATORS)
     from packaging.requirements import Requirement
 
     places = {("linux", "x86_64"): 2, ("linux", "aarch64"): 1, ("darwin", "arm64"): 1, ("darwin", "x86_64"): 0,
               ("win32", "AMD64"): 1, ("win32", "ARM64"): 0, ("linux", "riscv64"): 0}  # fmt: skip
     for (system, machine), count in places.items():
         environment = {"sys_platform": system, "platform_machine": machine, "python_version": "3.11"}
-        markers = [Requirement(line).marker for line in found.values()]
+        markers = [Requirement(line).marker for line in results.values()]
         assert sum(marker.evaluate(environment) for marker in markers if marker is not None) == count, (system, machine)
 
 

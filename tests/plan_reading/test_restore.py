@@ -38,12 +38,12 @@ def with_operation(bundle: Bundle, n: int, **changes: object) -> Bundle:
 
 
 def test_a_plan_comes_back_as_it_was() -> None:
-    made = compiled()
-    found = restore_plan(made.bundle)
-    assert found.choices == made.plan.choices
-    assert [node.operator for node in found.graph.nodes] == [node.operator for node in made.graph.nodes]
-    assert [(t.name, t.desc, t.kind) for t in found.graph.tensors] == [
-        (t.name, t.desc, t.kind) for t in made.graph.tensors
+    bundle = compiled()
+    plan = restore_plan(bundle.bundle)
+    assert plan.choices == bundle.plan.choices
+    assert [node.operator for node in plan.graph.nodes] == [node.operator for node in bundle.graph.nodes]
+    assert [(t.name, t.desc, t.kind) for t in plan.graph.tensors] == [
+        (t.name, t.desc, t.kind) for t in bundle.graph.tensors
     ]
 
 
@@ -56,25 +56,25 @@ def test_what_another_version_planned_is_refused_and_explained_without_alternati
         msgspec.structs.replace(t, dims=("n", "other")) if t.name == bundle.operations[0].name else t
         for t in bundle.tensors
     )
-    others = {
+    statements = {
         "cannot be restored": with_operation(bundle, 0, family="unheard of"),
         "does not make the outputs": msgspec.structs.replace(bundle, tensors=tensors),
         "is cut as this version of einc would not cut it": with_operation(bundle, 0, indices=uncommon),
     }
-    for words, other in others.items():
+    for words, text in statements.items():
         with pytest.raises(OperatorError, match=words):
-            restore_plan(other)
-        document = explain(other, all_specs=True)
+            restore_plan(text)
+        document = explain(text, all_specs=True)
         assert [(op["next_best"], op["candidates"]) for op in document["ops"]] == [(None, None)] * 3
-    assert restore_graph(others["is cut as this version of einc would not cut it"]).name == "m"
+    assert restore_graph(statements["is cut as this version of einc would not cut it"]).name == "m"
 
 
 def test_outputs_that_are_read_again_are_there_in_the_end():
     text = "dim n = 3\ninput x : f64[n]\nh = relu(x)\ny = h + x\noutput h, y"
     bundle = compile_model(text, "m.ein", CompileOptions(machine="host", devices=1)).bundle
     x = np.array([-1.0, 0.5, 2.0])
-    found = compute_outputs(bundle, {"x": x})
-    assert {name: array.tolist() for name, array in found.items()} == {"h": [0, 0.5, 2], "y": [-1, 1, 4]}
+    outputs = compute_outputs(bundle, {"x": x})
+    assert {name: array.tolist() for name, array in outputs.items()} == {"h": [0, 0.5, 2], "y": [-1, 1, 4]}
 
 
 def test_a_mean_whose_terms_cancel_moves_more_than_its_own_rounding():
@@ -85,11 +85,11 @@ def test_a_mean_whose_terms_cancel_moves_more_than_its_own_rounding():
     tolerance, alarms, refused = tolerance_of(bundle), 0, 0
     for seed in range(60):
         arrays = arrays_of(bundle, seed)
-        found, exact = results(Session(bundle), arrays), compute_outputs(bundle, arrays)
-        alarms += not compare(found, exact, tolerance).holds
+        outputs, exact = results(Session(bundle), arrays), compute_outputs(bundle, arrays)
+        alarms += not compare(outputs, exact, tolerance).holds
         moved = measure_movements(bundle, arrays, tolerance * ROUNDING)
-        assert compare(found, exact, tolerance, moved).holds
-        wrong = {"y": found["y"] + (arrays["x"][0] / 17).astype(found["y"].dtype)}  # one term counts twice
+        assert compare(outputs, exact, tolerance, moved).holds
+        wrong = {"y": outputs["y"] + (arrays["x"][0] / 17).astype(outputs["y"].dtype)}  # one term counts twice
         if abs(exact["y"]) < 0.05 < abs(arrays["x"][0]) / 10:
             assert not compare(wrong, exact, tolerance, moved).holds
             refused += 1

@@ -24,15 +24,15 @@ def test_by_hand():
     )
     labels = ["a", "b", "a", "b", "b"]
     machine = pair()
-    found = break_down(works, labels, time_tasks(works, machine), machine, [1] * len(works))
-    a, b = found.labels["a"], found.labels["b"]
+    breakdown = break_down(works, labels, time_tasks(works, machine), machine, [1] * len(works))
+    a, b = breakdown.labels["a"], breakdown.labels["b"]
     assert (a.compute, a.combine, a.waiting, a.exchange, a.critical) == pytest.approx((7.5, 0, 0, 0, 10))
     assert (b.compute, b.combine, b.waiting, b.exchange, b.critical) == pytest.approx((5, 5, 7.5, 10, 30))
     assert ((a.start, a.end), (b.start, b.end)) == (pytest.approx((0, 10)), pytest.approx((10, 40)))
-    assert found.tail == pytest.approx(15)
-    assert found.sites == pytest.approx((10, 25))
-    assert found.critical == pytest.approx((20, 10, 10))
-    out, back = found.links
+    assert breakdown.tail == pytest.approx(15)
+    assert breakdown.sites == pytest.approx((10, 25))
+    assert breakdown.critical == pytest.approx((20, 10, 10))
+    out, back = breakdown.links
     assert (out.name, out.carried, out.busy, out.full) == ("0>1", GB // 10, pytest.approx(10), pytest.approx(10))
     assert (back.carried, back.busy) == (0, 0)
 
@@ -53,16 +53,18 @@ def test_sums(data):
     works = data.draw(graphs(len(machine.sites)))
     labels = [data.draw(st.sampled_from("xyz")) for _ in works]
     times = time_tasks(works, machine)
-    found = break_down(works, labels, times, machine, [1] * len(works))
-    spent = found.labels.values()
+    breakdown = break_down(works, labels, times, machine, [1] * len(works))
+    spent = breakdown.labels.values()
     close = {"rel": 1e-9, "abs": 1e-9}
     assert sum(s.critical for s in spent) == pytest.approx(times.predicted_ms, **close)
-    assert sum(found.critical) == pytest.approx(times.predicted_ms, **close)
-    assert sum(s.compute + s.combine + s.waiting for s in spent) + found.tail == pytest.approx(
+    assert sum(breakdown.critical) == pytest.approx(times.predicted_ms, **close)
+    assert sum(s.compute + s.combine + s.waiting for s in spent) + breakdown.tail == pytest.approx(
         times.predicted_ms, **close
     )
-    assert sum(found.sites) / len(found.sites) == pytest.approx(sum(s.compute + s.combine for s in spent), **close)
-    for link in found.links:
+    assert sum(breakdown.sites) / len(breakdown.sites) == pytest.approx(
+        sum(s.compute + s.combine for s in spent), **close
+    )
+    for link in breakdown.links:
         assert link.full <= link.busy + 1e-9 <= times.predicted_ms + 2e-9
     for s in spent:
         assert 0 <= s.exchange <= s.end - s.start + 1e-9

@@ -57,23 +57,27 @@ def test_a_schedule_is_greedy_and_keeps_its_promises(seed):
     cores = draw.randint(1, 4)
     machine = Machine("m", (Site(1e-6, 1),) * 5, (), cores=cores)
     costs = draw_tasks(draw, draw.randrange(1, 40), 5)
-    found = schedule_on_cores(costs, machine)
+    scheduled = schedule_on_cores(costs, machine)
     lengths = [0 if cost.kind is TaskKind.FENCE else cost.size for cost in costs]
     for position, cost in enumerate(costs):
-        start, end = found.starts[position], found.ends[position]
+        start, end = scheduled.starts[position], scheduled.ends[position]
         assert end - start == pytest.approx(lengths[position])
-        assert all(found.ends[before] <= start for before in cost.after)
-        ready = max((found.ends[before] for before in cost.after), default=0.0)
+        assert all(scheduled.ends[before] <= start for before in cost.after)
+        ready = max((scheduled.ends[before] for before in cost.after), default=0.0)
         if cost.kind is TaskKind.FENCE:
             assert (start, end) == (ready, ready)
-            assert found.cores[position] == -1
+            assert scheduled.cores[position] == -1
         elif start > ready:  # then all cores were busy until it started
             for time in (ready, (ready + start) / 2):
-                busy = {found.cores[k] for k in range(len(costs)) if found.starts[k] <= time < found.ends[k]}
+                busy = {
+                    scheduled.cores[k] for k in range(len(costs)) if scheduled.starts[k] <= time < scheduled.ends[k]
+                }
                 assert len(busy) == cores
     for core in range(cores):
-        own = sorted((found.starts[k], found.ends[k]) for k in range(len(costs)) if found.cores[k] == core)
-        assert all(first[1] <= second[0] for first, second in itertools.pairwise(own))
+        spans = sorted(
+            (scheduled.starts[k], scheduled.ends[k]) for k in range(len(costs)) if scheduled.cores[k] == core
+        )
+        assert all(first[1] <= second[0] for first, second in itertools.pairwise(spans))
 
 
 def test_all_time_of_a_plan_is_attributed():
@@ -82,11 +86,11 @@ def test_all_time_of_a_plan_is_attributed():
     tasks = list_run_tasks(bundle, machine)
     times = time_tasks(tasks.costs, machine)
     labels = [bundle.tasks[origin].serves for origin in tasks.origins]
-    found = break_down(tasks.costs, labels, times, machine, [1] * len(labels))
-    own = found.labels.values()
-    whole = sum(label.compute + label.combine + label.waiting for label in own) + found.tail
-    assert whole == pytest.approx(times.predicted_ms)
-    assert sum(label.critical for label in own) == pytest.approx(times.predicted_ms)
+    breakdown = break_down(tasks.costs, labels, times, machine, [1] * len(labels))
+    label_times = breakdown.labels.values()
+    total = sum(label.compute + label.combine + label.waiting for label in label_times) + breakdown.tail
+    assert total == pytest.approx(times.predicted_ms)
+    assert sum(label.critical for label in label_times) == pytest.approx(times.predicted_ms)
     chain = find_critical_chain(tasks.costs, times)
     assert times.ends[chain[-1]] == times.predicted_ms
     assert bundle.predicted_ms == pytest.approx(times.predicted_ms) == pytest.approx(predict_ms(bundle, machine))

@@ -98,8 +98,8 @@ def test_a_gpu_that_was_left_out_is_predicted_from_its_data_sheet(name: str, kin
     """By what is fitted to the shapes here of all GPUs with another chip."""
     rates, median, most = LEFT_OUT[kind]
     twins: set[str] = next((chip for chip in TWINS if name in chip), {name})
-    others = {load_catalogue()[gpu]: as_measured(MEASURED[gpu][kind], kind) for gpu in MEASURED.keys() - twins}
-    scaled = scale_rates(fit_unit(rates, others), load_catalogue()[name])
+    known = {load_catalogue()[gpu]: as_measured(MEASURED[gpu][kind], kind) for gpu in MEASURED.keys() - twins}
+    scaled = scale_rates(fit_unit(rates, known), load_catalogue()[name])
     gpu = msgspec.structs.replace(load_gpu(name), **{rates: (scaled,)})
     ratios = np.array([us / PREDICT[kind](gpu, *sizes) for *sizes, us in MEASURED[name][kind]])
     assert abs(np.median(ratios) - 1) < median

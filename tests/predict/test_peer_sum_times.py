@@ -52,7 +52,7 @@ def test_what_overwrites_a_copy_waits_for_the_sum_that_reads_it(step):
 def test_links_without_atomics_and_gpus_without_figures_send_copies(step):
     machine = make_machine()
     renamed = replace(machine, resources=tuple(replace(r, name=f"pcie {r.name}") for r in machine.resources))
-    for other in (renamed, make_machine("hgx-b200")):
-        run = list_run_tasks(step, other)
+    for without_switch in (renamed, make_machine("hgx-b200")):
+        run = list_run_tasks(step, without_switch)
         assert not run.peer_sums
         assert all(cost.latency_ms is None for cost in run.costs if cost.kind is TaskKind.TRANSFER)

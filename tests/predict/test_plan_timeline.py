@@ -58,35 +58,35 @@ def test_without_peaks_only_bytes_count():
 def test_latencies_precede_transfers_and_occupy_sites():
     machine = pair(transfer=1000.0, kernel=2000.0)
     works = (run(0, size=GB), move(0, 1, (0,)), run(0, size=GB), run(1, (1,), size=GB))
-    found = time_tasks(works, machine)
-    assert found.starts == pytest.approx((0, 12, 12, 113))
-    assert found.ends == pytest.approx((12, 113, 24, 125))
+    timeline = time_tasks(works, machine)
+    assert timeline.starts == pytest.approx((0, 12, 12, 113))
+    assert timeline.ends == pytest.approx((12, 113, 24, 125))
     assert time_tasks(works, machine.ideal()).ends == pytest.approx((10, 110, 20, 120))
 
 
 def test_kernels_of_a_site_run_one_at_a_time_and_transfers_overlap_with_them():
     works = (run(0, size=GB), move(0, 1, (), GB // 5), run(0, size=GB), run(1, size=GB))
-    found = time_tasks(works, pair())
-    assert found.ends == pytest.approx((10, 20, 20, 10))
+    timeline = time_tasks(works, pair())
+    assert timeline.ends == pytest.approx((10, 20, 20, 10))
 
 
 def test_the_first_of_the_program_that_can_run_runs():
     works = (move(1, 0, (), GB // 4), run(0, (0,), size=GB), run(0, size=GB), run(0, size=2 * GB))
-    found = time_tasks(works, pair())  # the transfer ends after 25 ms: tasks 2 and 3 do not wait for task 1
-    assert found.starts == pytest.approx((0, 30, 0, 10))
-    assert found.predicted_ms == pytest.approx(40)
+    timeline = time_tasks(works, pair())  # the transfer ends after 25 ms: tasks 2 and 3 do not wait for task 1
+    assert timeline.starts == pytest.approx((0, 30, 0, 10))
+    assert timeline.predicted_ms == pytest.approx(40)
 
 
 def test_a_task_that_waited_longer_gives_way_to_an_earlier_one():
     works = (move(1, 0, (), GB // 20), run(0, (0,), size=GB), run(0, size=GB), run(0, size=GB))
-    found = time_tasks(works, pair())  # ready after 5 ms, while task 2 runs: next is 1, then 3
-    assert found.starts == pytest.approx((0, 10, 0, 20))
+    timeline = time_tasks(works, pair())  # ready after 5 ms, while task 2 runs: next is 1, then 3
+    assert timeline.starts == pytest.approx((0, 10, 0, 20))
 
 
 def test_transfers_share_an_egress():
-    found = time_tasks((move(0, 1), move(0, 2), move(1, 2, (), 2 * GB)), switch(3))
+    timeline = time_tasks((move(0, 1), move(0, 2), move(1, 2, (), 2 * GB)), switch(3))
     # Site 0's egress is shared until 200; into site 2, one flow has 5 GB/s of 10, the other the rest.
-    assert found.ends == pytest.approx((200, 200, 300))
+    assert timeline.ends == pytest.approx((200, 200, 300))
 
 
 def test_fences_pass_on_what_they_wait_for():
@@ -103,11 +103,11 @@ def test_a_way_that_is_not_there_is_an_error():
 def test_the_oracle_agrees(data):
     machine = data.draw(machines())
     works = data.draw(graphs(len(machine.sites)))
-    found = time_tasks(works, machine)
+    timeline = time_tasks(works, machine)
     starts, ends = oracle(works, machine)
-    assert found.starts == pytest.approx(starts, rel=1e-9, abs=1e-9)
-    assert found.ends == pytest.approx(ends, rel=1e-9, abs=1e-9)
-    assert found.predicted_ms == max(found.ends)
+    assert timeline.starts == pytest.approx(starts, rel=1e-9, abs=1e-9)
+    assert timeline.ends == pytest.approx(ends, rel=1e-9, abs=1e-9)
+    assert timeline.predicted_ms == max(timeline.ends)
 
 
 @given(st.data())
@@ -124,20 +124,20 @@ def test_no_schedule_beats_the_bounds(data):
 def works_of_exchange(program):
     """An exchange program as tasks: its firings, one aggregation at a site at a time."""
     sizes = collect_atom_sizes(program)
-    made, works, ends = {}, [], {}
+    makers, works, ends = {}, [], {}
     for firing in order_firings(program):
         action = firing.action
         size = sizes[action.aggregate[0]]
         waits = [task for awaited in action.after for task in ends[awaited.aggregate, awaited.source]]
-        ready = sorted({task for part in firing.parts for task in made.get((part, action.source), ())} | set(waits))
+        ready = sorted({task for part in firing.parts for task in makers.get((part, action.source), ())} | set(waits))
         mine = list(ready)
         if len(firing.parts) > 1:
             works.append(TaskCost(TaskKind.COMBINE, action.source, tuple(ready), (len(firing.parts) + 1) * size))
             mine = [len(works) - 1]
-            made.setdefault((action.aggregate, action.source), mine)
+            makers.setdefault((action.aggregate, action.source), mine)
         for site in action.destinations:
             works.append(TaskCost(TaskKind.TRANSFER, action.source, tuple(mine), size, target=site))
-            made.setdefault((action.aggregate, site), [len(works) - 1])
+            makers.setdefault((action.aggregate, site), [len(works) - 1])
             ends.setdefault((action.aggregate, action.source), []).append(len(works) - 1)
     return tuple(works)
 
@@ -161,8 +161,8 @@ def test_a_single_exchange_takes_what_its_simulation_says(name, machine, ideal):
     loaded = load_machine(machine)
     loaded = loaded.ideal() if ideal else loaded
     program = resolve(parse(EXCHANGES[name], "exchange"), loaded)
-    found = time_tasks(works_of_exchange(program), loaded)
-    assert found.predicted_ms == pytest.approx(simulate(program, loaded).completion_ms, rel=1e-9)
+    timeline = time_tasks(works_of_exchange(program), loaded)
+    assert timeline.predicted_ms == pytest.approx(simulate(program, loaded).completion_ms, rel=1e-9)
 
 
 @pytest.mark.parametrize("machine", ["dgx-a100", "dgx-v100"])
@@ -170,10 +170,10 @@ def test_naive_exchanges_without_aggregation_agree_with_the_simulator(machine):
     loaded = load_machine(machine)
     for seed in range(6):
         holders = "; ".join(f"X{a} @ {(a * 3 + seed) % 8} (size: {1 + (a * 7 + seed) % 5} GB)" for a in range(6))
-        wanted = "; ".join(f"X{a} @ {s}" for a in range(6) for s in range(8) if (a + s * (seed + 1)) % 3)
-        program = build_naive_body(resolve(parse(f"IN: {holders}\nOUT: {wanted}\n", "exchange"), loaded), loaded)
-        found = time_tasks(works_of_exchange(program), loaded)
-        assert found.predicted_ms == pytest.approx(simulate(program, loaded).completion_ms, rel=1e-9)
+        outputs = "; ".join(f"X{a} @ {s}" for a in range(6) for s in range(8) if (a + s * (seed + 1)) % 3)
+        program = build_naive_body(resolve(parse(f"IN: {holders}\nOUT: {outputs}\n", "exchange"), loaded), loaded)
+        timeline = time_tasks(works_of_exchange(program), loaded)
+        assert timeline.predicted_ms == pytest.approx(simulate(program, loaded).completion_ms, rel=1e-9)
 
 
 def test_effort_is_bounded():

@@ -27,8 +27,8 @@ MODELS = Path(__file__).parents[2] / "models"
 )
 def test_predicting_is_fast(model: str, machine: str, most: float) -> None:
     text = (MODELS / f"{model}.ein").read_text()
-    found = compile_model(text, f"{model}.ein", CompileOptions(machine=machine, schedule="naive"))
-    program = found.program
+    compiled = compile_model(text, f"{model}.ein", CompileOptions(machine=machine, schedule="naive"))
+    program = compiled.program
     with within(3 * most):
         for _ in range(3):
-            time_tasks(compute_task_costs(program), found.target.machine)
+            time_tasks(compute_task_costs(program), compiled.target.machine)

@@ -26,9 +26,9 @@ def deviate(*costs: TaskCost) -> tuple[float, list[float]]:
     """The half of the range of these tasks, one after the other, and their lengths."""
     chain = [cost._replace(after=(n - 1,) if n else ()) for n, cost in enumerate(costs)]
     times = time_tasks(chain, MACHINE)
-    found = find_range(chain, times, MACHINE)
-    assert found is not None
-    low, high = found
+    time_range = find_range(chain, times, MACHINE)
+    assert time_range is not None
+    low, high = time_range
     assert high - times.predicted_ms == pytest.approx(times.predicted_ms - low)
     return high - times.predicted_ms, [end - start for start, end in zip(times.starts, times.ends, strict=True)]
 
@@ -80,11 +80,11 @@ def test_two_plans_differ_no_more_than_in_what_is_not_alike() -> None:
     gpu = MACHINE.sites[0].gpu
     assert gpu is not None
     error = gpu.products[0].error
-    other = PRODUCT._replace(work=ProductWork(1, 512, 4096, 2048))
-    changed = find_difference_error((PRODUCT, other), (3.0, 4.0), 1.5, MACHINE)
+    smaller = PRODUCT._replace(work=ProductWork(1, 512, 4096, 2048))
+    changed = find_difference_error((PRODUCT, smaller), (3.0, 4.0), 1.5, MACHINE)
     assert changed == pytest.approx(math.sqrt((3 * error) ** 2 + (4 * error) ** 2 + (0.5 * MOVING_ERROR) ** 2))
     assert find_difference_error((PRODUCT, PRODUCT), (3.0, 3.0), -1.5, MACHINE) == pytest.approx(1.5 * MOVING_ERROR)
-    assert find_difference_error((PRODUCT, other), (3.0, 4.0), 1.5, load_machine("dgx-v100", 2)) is None
+    assert find_difference_error((PRODUCT, smaller), (3.0, 4.0), 1.5, load_machine("dgx-v100", 2)) is None
 
 
 def test_rates_that_data_sheets_say_were_not_measured() -> None:

@@ -52,7 +52,7 @@ def test_messages_leave_before_their_places_are_free(chain):
     moved = {}
     for task in bundle.tasks:
         if isinstance(task, TransferTask):
-            source, target = (bundle.buffers[one.buffer].site for one in (task.read, task.write))
+            source, target = (bundle.buffers[region.buffer].site for region in (task.read, task.write))
             for port in (("out", source), ("in", target)):
                 moved[port] = moved.get(port, 0) + 4 * task.read.block.size
     busiest = max(moved.values()) / 1e3

@@ -42,17 +42,17 @@ def folder(tmp_path: Path) -> Path:
         f"{layer}mlp.down_proj": (DEPTH, WIDTH),
     }  # fmt: skip
     arrays = {f"{n}.weight": (rng.standard_normal(s) / s[-1] ** 0.5).astype("f4") for n, s in shapes.items()}
-    made = tmp_path / "model"
-    made.mkdir()
+    folder = tmp_path / "model"
+    folder.mkdir()
     names = sorted(arrays)
     files = {"a.safetensors": names[:5], "b.safetensors": names[5:]}
-    for file, own in files.items():
-        safetensors.numpy.save_file({name: arrays[name] for name in own}, made / file)
-    index = {"weight_map": {name: file for file, own in files.items() for name in own}}
-    (made / "model.safetensors.index.json").write_text(json.dumps(index))
-    (made / "config.json").write_text(json.dumps(CONFIG))
-    (made / "tokenizer.json").write_text("{}")
-    return made
+    for file, tensors in files.items():
+        safetensors.numpy.save_file({name: arrays[name] for name in tensors}, folder / file)
+    index = {"weight_map": {name: file for file, tensors in files.items() for name in tensors}}
+    (folder / "model.safetensors.index.json").write_text(json.dumps(index))
+    (folder / "config.json").write_text(json.dumps(CONFIG))
+    (folder / "tokenizer.json").write_text("{}")
+    return folder
 
 
 def load_file(path: Path) -> dict[str, Array]:
@@ -77,10 +77,10 @@ def widened(folder: Path) -> dict[str, Array]:
         stored |= load_file(file)
 
     def unpack(words: Array) -> Array:
-        nibbles = [(words.view("u4") >> np.uint32(4 * place)) & np.uint32(15) for place in range(8)]
+        nibbles = [(words.view("u4") >> np.uint32(4 * nibble)) & np.uint32(15) for nibble in range(8)]
         return np.stack(nibbles, axis=-1).reshape(len(words), -1).astype("i8") - 8
 
-    found = {}
+    results = {}
     for name, array in stored.items():
         base = name.removesuffix("_packed")
         if array.dtype == np.uint8 and name != base:
@@ -90,7 +90,7 @@ def widened(folder: Path) -> dict[str, Array]:
                 each = scales.view(ml_dtypes.float8_e8m0fnu).astype("f4")
             else:
                 each = scales.astype("f4") / stored[f"{base}_global_scale"]
-            found[base] = halves.astype("f4") * np.repeat(each, halves.shape[1] // each.shape[1], 1)
+            results[base] = halves.astype("f4") * np.repeat(each, halves.shape[1] // each.shape[1], 1)
             continue
         if name.endswith(("_scale", "_scale_inv")):
             continue
@@ -99,11 +99,11 @@ def widened(folder: Path) -> dict[str, Array]:
             each = stored[f"{name}_scale"] if blocks is None else np.repeat(np.repeat(blocks, 128, 0), 128, 1)
             if each.dtype == np.uint8:
                 each = np.repeat(each.view(ml_dtypes.float8_e8m0fnu).astype("f4"), 32, 1)
-            found[name] = array.astype("f4") * each[: len(array), : array.shape[1]]
+            results[name] = array.astype("f4") * each[: len(array), : array.shape[1]]
             continue
         if f"{base}_scale" not in stored:
             if not name.endswith("_zero_point"):
-                found[name] = array
+                results[name] = array
             continue
         numbers, scales = unpack(array) if array.dtype == np.int32 else array.astype("i8"), stored[f"{base}_scale"]
         zeros = stored.get(f"{base}_zero_point")
@@ -112,8 +112,8 @@ def widened(folder: Path) -> dict[str, Array]:
         group = numbers.shape[1] // scales.shape[1]
         for n, k in np.ndindex(*scales.shape):
             numbers[n, k * group : (k + 1) * group] -= 0 if zeros is None else int(zeros[n, k])
-        found[base] = (numbers * np.repeat(scales.astype("f8"), group, 1)).astype("f4")
-    return found
+        results[base] = (numbers * np.repeat(scales.astype("f8"), group, 1)).astype("f4")
+    return results
 
 
 @pytest.mark.parametrize("scheme", SCHEMES, ids=str)
@@ -121,24 +121,24 @@ def widened(folder: Path) -> dict[str, Array]:
 def test_every_element_becomes_the_nearest_integer(scheme: RoundingScheme, kind: Any) -> None:
     weight = (np.random.default_rng(4).standard_normal((5, 96)) * 0.03).astype(kind)
     weight[2] = 0
-    found = round_rows(weight, scheme)
+    rounded = round_rows(weight, scheme)
     group = scheme.group or 96
     levels = np.arange(scheme.low, -scheme.low)
     for n, k in np.ndindex(5, 96):
-        scale = float(found.scales[n, k // group])
-        zero = 0 if found.zeros is None else int(found.zeros[n, k // group])
+        scale = float(rounded.scales[n, k // group])
+        zero = 0 if rounded.zeros is None else int(rounded.zeros[n, k // group])
         errors = np.abs((levels - zero) * scale - float(weight[n, k]))
-        own = abs((int(found.values[n, k]) - zero) * scale - float(weight[n, k]))
-        assert own <= errors.min() + 1e-7
-    change = np.sqrt(found.lost / found.square)
+        error = abs((int(rounded.values[n, k]) - zero) * scale - float(weight[n, k]))
+        assert error <= errors.min() + 1e-7
+    change = np.sqrt(rounded.lost / rounded.square)
     assert 0 < change < (0.01 if scheme.bits == 8 else 0.12)
-    assert found.scales.dtype == weight.dtype
+    assert rounded.scales.dtype == weight.dtype
 
 
 def test_the_largest_element_is_exact_without_zero_points() -> None:
     weight = np.array([[0.5, -0.25, 0.125, -4.0] * 8], "f4")
-    found = round_rows(weight, RoundingScheme(I4))
-    assert (found.values.min(), found.values.max(), float(found.scales[0, 0])) == (-8, 1, 0.5)
+    rounded = round_rows(weight, RoundingScheme(I4))
+    assert (rounded.values.min(), rounded.values.max(), float(rounded.scales[0, 0])) == (-8, 1, 0.5)
     assert pack_words(np.array([[-8, 7, 0, 0, 0, 0, 0, -8, 1]]), 4).view("u4").tolist() == [[0x088888F0, 9]]
 
 
@@ -162,24 +162,26 @@ SLOW = [pytest.param(options, marks=pytest.mark.slow) for options in ("--bits 8"
 def test_a_folder_runs_as_the_weights_it_stands_for(
     options: str, folder: Path, tmp_path: Path, capfd: pytest.CaptureFixture[str]
 ) -> None:
-    made = tmp_path / "made"
-    assert main(["quantize", str(folder), "-o", str(made), *options.split(), "--json"]) == 0
+    quantized = tmp_path / "made"
+    assert main(["quantize", str(folder), "-o", str(quantized), *options.split(), "--json"]) == 0
     document = json.loads(capfd.readouterr().out)
-    weights, before = widened(made), widened(folder)
+    weights, before = widened(quantized), widened(folder)
     assert weights.keys() == before.keys()
-    tensors = {one["name"]: one for one in document["tensors"]}
+    tensors = {tensor["name"]: tensor for tensor in document["tensors"]}
     assert len(tensors) == 7 + ("--head" in options)
     for name, array in before.items():
         lost = np.linalg.norm(weights[name] - array) / np.linalg.norm(array)
         assert lost == pytest.approx(tensors[name]["relative_error"] if name in tensors else 0, rel=1e-4)
     assert document["bytes"] < document["bytes_before"] / 2
     results = []
-    for source, text in ((made, made), (weights, folder)):
+    for source, text in ((quantized, quantized), (weights, folder)):
         model, plan = tmp_path / "m.ein", tmp_path / "m.bin"
         assert main(["import", "hf", str(text), "-o", str(model), "--tokens", "5", "--logits", "all"]) == 0
         bits = options.removeprefix("--bits ")
         kept = f"] as {bits} " if "fp" in bits else "] as f8e4m3 " if "f8" in options else "] as i"
-        assert (kept in model.read_text()) == (source is made and options != "--bits f8 --group 128")  # 96 are no block
+        assert (kept in model.read_text()) == (
+            source is quantized and options != "--bits f8 --group 128"
+        )  # 96 are no block
         assert main(["compile", str(model), "-o", str(plan), "-m", "host", "--devices", "1"]) == 0
         with Session(read_plan(str(plan))) as session:
             session.load_weights(source)
@@ -187,7 +189,7 @@ def test_a_folder_runs_as_the_weights_it_stands_for(
             session.execute()
             results.append(session.offload("logits"))
     np.testing.assert_allclose(results[0], results[1], atol=2e-5)
-    assert (made / "tokenizer.json").exists()
+    assert (quantized / "tokenizer.json").exists()
 
 
 def test_a_folder_may_say_that_products_round_activations(
@@ -196,12 +198,12 @@ def test_a_folder_may_say_that_products_round_activations(
     """Published W8A8 models have this configuration. Results are those of the weights alone, less exactly."""
     results, text = [], ""
     for name, options in (("plain", []), ("rounded", ["--round-inputs"])):
-        made, model, plan = tmp_path / name, tmp_path / f"{name}.ein", tmp_path / f"{name}.bin"
-        assert main(["quantize", str(folder), "-o", str(made), *options]) == 0
-        assert main(["import", "hf", str(made), "-o", str(model), "--tokens", "5", "--logits", "all"]) == 0
+        quantized, model, plan = tmp_path / name, tmp_path / f"{name}.ein", tmp_path / f"{name}.bin"
+        assert main(["quantize", str(folder), "-o", str(quantized), *options]) == 0
+        assert main(["import", "hf", str(quantized), "-o", str(model), "--tokens", "5", "--logits", "all"]) == 0
         assert main(["compile", str(model), "-o", str(plan), "-m", "host", "--devices", "1"]) == 0
         with Session(read_plan(str(plan))) as session:
-            session.load_weights(made)
+            session.load_weights(quantized)
             results.append(session.run({"ids": np.array([3, 7, 1, 40, 9])})["logits"])
         text = model.read_text()
     assert text.count("inputs=8") == 7
@@ -220,31 +222,31 @@ def test_a_folder_may_say_that_products_round_activations(
 def test_a_model_with_rounded_activations_goes_on_alike_on_more_sites(
     folder: Path, tmp_path: Path, capfd: pytest.CaptureFixture[str]
 ) -> None:
-    made, texts = str(tmp_path / "made"), []
-    assert main(["quantize", str(folder), "-o", made, "--round-inputs"]) == 0
-    words = ["generate", made, "3,7,1", "--ids", "--max-tokens", "9", "--temperature", "0", "--json"]
+    quantized, texts = str(tmp_path / "made"), []
+    assert main(["quantize", str(folder), "-o", quantized, "--round-inputs"]) == 0
+    words = ["generate", quantized, "3,7,1", "--ids", "--max-tokens", "9", "--temperature", "0", "--json"]
     for sites in ("1", "3"):
         capfd.readouterr()
         assert main([*words, "--sites", sites, "--plans", str(tmp_path / "plans")]) == 0
-        texts.append([one["tokens"] for one in json.loads(capfd.readouterr().out)["sequences"]])
+        texts.append([sequence["tokens"] for sequence in json.loads(capfd.readouterr().out)["sequences"]])
     assert texts[0] == texts[1]
 
 
 def test_nothing_is_left_of_a_folder_that_fails(
     folder: Path, tmp_path: Path, capfd: pytest.CaptureFixture[str]
 ) -> None:
-    made = tmp_path / "made"
+    quantized = tmp_path / "made"
     arrays = safetensors.numpy.load_file(folder / "b.safetensors")
     name = next(name for name in arrays if "proj" in name)
     arrays[name][1, 2] = np.nan
     safetensors.numpy.save_file(arrays, folder / "b.safetensors")
-    assert main(["quantize", str(folder), "-o", str(made)]) == 65
+    assert main(["quantize", str(folder), "-o", str(quantized)]) == 65
     assert "not finite" in capfd.readouterr().err
     assert sorted(entry.name for entry in tmp_path.iterdir()) == ["model"]
-    assert main(["quantize", str(folder), "-o", str(made), "--bits", "4", "--group", "64"]) == 65
+    assert main(["quantize", str(folder), "-o", str(quantized), "--bits", "4", "--group", "64"]) == 65
     assert "no multiple of 64" in capfd.readouterr().err
     assert main(["quantize", str(folder), "-o", str(folder)]) == 2
-    assert main(["quantize", str(folder), "-o", str(made), "--group", "48"]) == 2
+    assert main(["quantize", str(folder), "-o", str(quantized), "--group", "48"]) == 2
     (folder / "config.json").write_text(json.dumps({**CONFIG, "quantization_config": {}}))
-    assert main(["quantize", str(folder), "-o", str(made)]) == 2
+    assert main(["quantize", str(folder), "-o", str(quantized)]) == 2
     assert "quantized already" in capfd.readouterr().err

@@ -60,17 +60,17 @@ def require_resharded(resharding: Resharding, plan: Bundle) -> None:
     with Session(plan, backend="cpu") as session:
         session.load_weights(loads)
         session.execute()
-        found = [(name, block, values.tobytes()) for name, block, values in session.offload_own()]
+        results = [(name, block, values.tobytes()) for name, block, values in session.offload_own()]
     places = [
         (plan.tensors[o.tensor].name, plan.buffers[r.buffer].site, r.block) for o in plan.outputs for r in o.regions
     ]
-    wanted = [(r.tensor.name, s, b) for r in resharding.relocations for s, own in enumerate(r.after) for b in own]
-    assert sorted(places) == sorted(wanted)
-    assert [(name, block) for name, block, _ in found] == [(name, block) for name, _, block in places]
-    for name, block, data in found:
+    needed = [(r.tensor.name, s, b) for r in resharding.relocations for s, blocks in enumerate(r.after) for b in blocks]
+    assert sorted(places) == sorted(needed)
+    assert [(name, block) for name, block, _ in results] == [(name, block) for name, _, block in places]
+    for name, block, data in results:
         assert data == cut(loads[name], block), (name, block)
     loaded = {(plan.tensors[b.tensor].name, b.site, b.block) for b in plan.buffers if b.role == "weight"}
-    held = [(r.tensor.name, s, b) for r in resharding.relocations for s, own in enumerate(r.before) for b in own]
+    held = [(r.tensor.name, s, b) for r in resharding.relocations for s, blocks in enumerate(r.before) for b in blocks]
     assert loaded == set(held)
     document = describe_resharding(resharding, plan)
     rows = zip(document["tensors"], resharding.relocations, strict=True)
@@ -98,19 +98,19 @@ def count_missing(relocation: Relocation) -> int:
 def draw_layout(rng: random.Random, shape: tuple[int, ...], sites: int) -> tuple[tuple[Block, ...], ...]:
     """An uneven grid, each cell at one site or at several; some sites may have nothing, or all of it beside."""
     cuts = [sorted({0, size, *(rng.randrange(size) for _ in range(rng.randrange(3)))}) for size in shape]
-    spans = [list(itertools.pairwise(own)) for own in cuts]
-    own: list[set[Block]] = [set() for _ in range(sites)]
+    spans = [list(itertools.pairwise(cut)) for cut in cuts]
+    held_blocks: list[set[Block]] = [set() for _ in range(sites)]
     used = rng.sample(range(sites), rng.randint(1, sites))
     for cell in itertools.product(*spans):
         block = Block(tuple(lo for lo, _ in cell), tuple(up for _, up in cell))
         for site in rng.sample(used, rng.randint(1, min(2, len(used)))):
-            own[site].add(block)
+            held_blocks[site].add(block)
     if rng.random() < 0.3:  # and a window that overlaps with cells
         lower = tuple(rng.randrange(size) for size in shape)
         upper = tuple(rng.randint(lo + 1, size) for lo, size in zip(lower, shape, strict=True))
-        own[rng.randrange(sites)].add(Block(lower, upper))
+        held_blocks[rng.randrange(sites)].add(Block(lower, upper))
     return tuple(
-        tuple(sorted(b for b in blocks if not any(o != b and o.contains(b) for o in blocks))) for blocks in own
+        tuple(sorted(b for b in blocks if not any(o != b and o.contains(b) for o in blocks))) for blocks in held_blocks
     )
 
 
@@ -181,12 +181,12 @@ def test_a_process_reads_the_parts_of_its_sites(tmp_path: Path, monkeypatch: pyt
     stay = build_resharding(resharding)
     values = {tensor.name: make_values(tensor, seed) for seed, tensor in enumerate(stay.tensors)}
     parts = {
-        name_block(one.tensor.name, block, one.tensor.shape): values[one.tensor.name][
+        name_block(relocation.tensor.name, block, relocation.tensor.shape): values[relocation.tensor.name][
             tuple(map(slice, block.lower, block.upper))
         ]
-        for one in resharding.relocations
-        for own in one.after
-        for block in own
+        for relocation in resharding.relocations
+        for blocks in relocation.after
+        for block in blocks
     }
     assert len(parts) == 4
     safetensors.numpy.save_file(
@@ -197,7 +197,9 @@ def test_a_process_reads_the_parts_of_its_sites(tmp_path: Path, monkeypatch: pyt
     monkeypatch.setattr(SafetensorsFile, "array", lambda file, name: seen.append(name) or array(file, name))
     Session(stay, executor=OneSite(stay, 1)).load_weights(tmp_path)
     assert sorted(seen) == sorted(
-        name_block(one.tensor.name, block, one.tensor.shape) for one in resharding.relocations for block in one.after[1]
+        name_block(relocation.tensor.name, block, relocation.tensor.shape)
+        for relocation in resharding.relocations
+        for block in relocation.after[1]
     )
     assert len(seen) < len(parts)
 
@@ -264,8 +266,8 @@ def test_what_does_not_fit_together_is_refused() -> None:
 
 def test_what_only_one_plan_has_is_named() -> None:
     plan = plan_of("llama_decode", "dgx-a100", 2, {"batch": 3, "cache": 6, **LLAMA})
-    other = changed(plan, "keys.0", name="lost")
-    assert compare_layouts(plan, other).notes == (
+    renamed = changed(plan, "keys.0", name="lost")
+    assert compare_layouts(plan, renamed).notes == (
         "only the first plan has 'keys.0', which the result leaves out",
         "only the second plan has 'lost', which begins with zeros",
     )

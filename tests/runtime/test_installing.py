@@ -61,17 +61,17 @@ def environment(tmp_path, monkeypatch):
     """Makes an environment with these tools, as one that this interpreter is in. Returns the interpreter's path."""
 
     def make(*commands, pip=True, venv=True, name="venv"):
-        place = tmp_path / name / "bin"
-        place.mkdir(parents=True)
+        folder = tmp_path / name / "bin"
+        folder.mkdir(parents=True)
         for command in ("python", *commands):
-            (place / command).write_text(f"#!{sys.executable}\nimport json, sys; print(json.dumps(sys.argv))\n")
-            (place / command).chmod(0o755)
-        monkeypatch.setenv("PATH", str(place))
-        monkeypatch.setattr(sys, "executable", str(place / "python"))
+            (folder / command).write_text(f"#!{sys.executable}\nimport json, sys; print(json.dumps(sys.argv))\n")
+            (folder / command).chmod(0o755)
+        monkeypatch.setenv("PATH", str(folder))
+        monkeypatch.setattr(sys, "executable", str(folder / "python"))
         monkeypatch.setattr(sys, "base_prefix", "/elsewhere" if venv else sys.prefix)
         monkeypatch.setattr(installing, "find_spec", {"pip": pip or None}.__getitem__)
         monkeypatch.setattr(sysconfig, "get_path", {"stdlib": str(tmp_path)}.__getitem__)
-        return str(place / "python")
+        return str(folder / "python")
 
     return make
 

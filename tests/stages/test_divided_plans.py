@@ -55,8 +55,8 @@ output z, best, root
 
 def plan(text: str, sites: int, definitions: dict[str, int] | None = None, **options: object) -> Compiled:
     defined = tuple((name, str(value)) for name, value in (definitions or {}).items())
-    given: dict[str, object] = {"schedule": "naive", **options}
-    chosen = CompileOptions(machine="dgx-h100", devices=sites, definitions=defined, **given)  # type: ignore[arg-type]
+    settings: dict[str, object] = {"schedule": "naive", **options}
+    chosen = CompileOptions(machine="dgx-h100", devices=sites, definitions=defined, **settings)  # type: ignore[arg-type]
     return compile_model(text, "model.ein", chosen)
 
 
@@ -151,11 +151,11 @@ def test_a_decode_step_keeps_its_caches_part_by_part():
     text = text.replace("rows[sequences, d_model]", "rows[tokens, d_model]")
     options = {"dtype": "f64", "step": StepRequest("tokens", 1)}
     divided = plan(text, 4, SMALL, **options, stages=2, microbatches=2, replicas=1).bundle
-    whole = plan(text, 1, SMALL, **options).bundle
+    undivided = plan(text, 1, SMALL, **options).bundle
     prove(divided)
-    arrays = arrays_of(whole, 2)
+    arrays = arrays_of(undivided, 2)
     arrays["positions"] = np.array([2, 0, 4, 1])
-    outputs = [results(Session(bundle), arrays) for bundle in (divided, whole)]
+    outputs = [results(Session(bundle), arrays) for bundle in (divided, undivided)]
     assert all(np.allclose(outputs[0][name], expected, rtol=1e-11) for name, expected in outputs[1].items())
 
 

@@ -31,12 +31,12 @@ def once() -> Bundle:
 def change(bundle: Bundle, old: str = "", new: str = "", **fields: Any) -> Bundle:
     """The plan with another text and other fields in the exchange of `y`."""
     operations = list(bundle.operations)
-    at = next(k for k, one in enumerate(operations) if one.name == "y")
-    found = operations[at].exchange
-    assert found is not None
-    assert old in found.program
-    text = found.program.replace(old, new) if old else found.program
-    operations[at] = replace(operations[at], exchange=replace(found, program=text, **fields))
+    at = next(k for k, operation in enumerate(operations) if operation.name == "y")
+    exchange = operations[at].exchange
+    assert exchange is not None
+    assert old in exchange.program
+    text = exchange.program.replace(old, new) if old else exchange.program
+    operations[at] = replace(operations[at], exchange=replace(exchange, program=text, **fields))
     return replace(bundle, operations=tuple(operations))
 
 
@@ -66,9 +66,9 @@ FALSE: dict[str, tuple[Callable[[Bundle], Bundle], str, str]] = {
 }  # fmt: skip
 
 
-@pytest.mark.parametrize("what", sorted(FALSE))
-def test_false_exchanges_are_refused(what: str) -> None:
-    lie, where, message = FALSE[what]
+@pytest.mark.parametrize("fault", sorted(FALSE))
+def test_false_exchanges_are_refused(fault: str) -> None:
+    lie, where, message = FALSE[fault]
     with pytest.raises(PlanFault) as caught:
         verify_figures(lie(once()))
     assert caught.value.message.startswith(message)
@@ -78,7 +78,7 @@ def test_false_exchanges_are_refused(what: str) -> None:
 def test_programs_combine_what_tasks_combine() -> None:
     """The output adds Y1 to X1 at site 0: a task that takes one of both alone adds nothing."""
     bundle = once()
-    at, task = next((k, one) for k, one in enumerate(bundle.tasks) if isinstance(one, AggregateTask))
+    at, task = next((k, task) for k, task in enumerate(bundle.tasks) if isinstance(task, AggregateTask))
     assert (task.site, len(task.reads), len(task.writes)) == (0, 2, 1)
     tasks = (*bundle.tasks[:at], replace(task, reads=task.reads[:1]), *bundle.tasks[at + 1 :])
     with pytest.raises(PlanFault, match="combines 60 bytes at site 0, and the tasks combine 0") as caught:
@@ -101,9 +101,11 @@ def test_a_bound_for_any_sites_may_be_lower_than_that_for_these() -> None:
 def test_equal_exchanges_are_each_compared_with_their_own_tasks() -> None:
     """The exchanges of the maximum and of the sum of a softmax are equal: the second is not accepted for the first."""
     bundle = decode(make_plan("softmax-width"))
-    found: list[tuple[str, Exchange]] = [(one.name, one.exchange) for one in bundle.operations if one.exchange]
-    (_, one), (name, other) = found
-    assert one == other
+    exchanges: list[tuple[str, Exchange]] = [
+        (operation.name, operation.exchange) for operation in bundle.operations if operation.exchange
+    ]
+    (_, first), (name, second) = exchanges
+    assert first == second
     verify_figures(bundle)
     at = max(k for k, task in enumerate(bundle.tasks) if isinstance(task, AggregateTask))
     tasks = list(bundle.tasks)

@@ -38,8 +38,10 @@ def test_plans_of_the_compiler_are_accepted(case: str) -> None:
 def change_exchange(bundle: Bundle, name: str, **fields: Any) -> Bundle:
     """The plan with other fields in the exchange of one operation."""
     operations = [
-        replace(one, exchange=replace(one.exchange, **fields)) if one.name == name and one.exchange else one
-        for one in bundle.operations
+        replace(operation, exchange=replace(operation.exchange, **fields))
+        if operation.name == name and operation.exchange
+        else operation
+        for operation in bundle.operations
     ]
     return replace(bundle, operations=tuple(operations))
 
@@ -50,8 +52,8 @@ def change_first(bundle: Bundle, **fields: Any) -> Bundle:
 
 def everywhere(bundle: Bundle, **fields: Any) -> Bundle:
     operations = [
-        one if one.exchange is None else replace(one, exchange=replace(one.exchange, **fields))
-        for one in bundle.operations
+        operation if operation.exchange is None else replace(operation, exchange=replace(operation.exchange, **fields))
+        for operation in bundle.operations
     ]
     return replace(bundle, operations=tuple(operations))
 
@@ -64,7 +66,9 @@ def cost(bundle: Bundle, **more: int) -> Bundle:
 
 
 def program(bundle: Bundle, old: str, new: str) -> Bundle:
-    text = next(one.exchange.program for one in bundle.operations if one.name == "y" and one.exchange)
+    text = next(
+        operation.exchange.program for operation in bundle.operations if operation.name == "y" and operation.exchange
+    )
     assert old in text
     return change_exchange(bundle, "y", program=text.replace(old, new))
 
@@ -96,10 +100,10 @@ FALSE: dict[str, tuple[Callable[[Bundle], Bundle], str]] = {
 }
 
 
-@pytest.mark.parametrize("what", sorted(FALSE))
-def test_false_figures_are_refused(what: str) -> None:
+@pytest.mark.parametrize("fault", sorted(FALSE))
+def test_false_figures_are_refused(fault: str) -> None:
     bundle = decode(make_plan("once"))
-    change, where = FALSE[what]
+    change, where = FALSE[fault]
     false = change(bundle)
     assert false != bundle
     with pytest.raises(PlanFault) as caught:
@@ -109,7 +113,7 @@ def test_false_figures_are_refused(what: str) -> None:
 
 def chosen_twice(bundle: Bundle) -> Bundle:
     baselines = read_report(bundle).baselines
-    return change_report(bundle, baselines=tuple(replace(one, chosen=True) for one in baselines))
+    return change_report(bundle, baselines=tuple(replace(baseline, chosen=True) for baseline in baselines))
 
 
 def with_machine(bundle: Bundle, change: Callable[[dict[str, Any]], object]) -> Bundle:
@@ -141,9 +145,9 @@ HEADERS: dict[str, tuple[str, Callable[[Bundle], Bundle], str, str]] = {
 }  # fmt: skip
 
 
-@pytest.mark.parametrize("what", sorted(HEADERS))
-def test_false_headers_are_refused(what: str) -> None:
-    case, lie, where, message = HEADERS[what]
+@pytest.mark.parametrize("fault", sorted(HEADERS))
+def test_false_headers_are_refused(fault: str) -> None:
+    case, lie, where, message = HEADERS[fault]
     with pytest.raises(PlanFault) as caught:
         verify_figures(lie(decode(make_plan(case))))
     assert (caught.value.where, caught.value.message) == (where, message)
@@ -201,15 +205,17 @@ def test_programs_of_others_are_accepted_with_their_times() -> None:
     """A slow program of a person's own, which visits another site on the way."""
     case = CASES["once"]
     original = decode(make_plan("once"))
-    text = next(one.exchange.program for one in original.operations if one.name == "y" and one.exchange)
+    text = next(
+        operation.exchange.program for operation in original.operations if operation.name == "y" and operation.exchange
+    )
     slower = text.replace("X1 @ 0 -> 2", "X1 @ 0 -> 1\nX1 @ 1 -> 2") if "X1 @ 1" not in text else text
     options = case.compile_options()
-    given = CompileOptions(
+    chosen = CompileOptions(
         machine=options.machine, devices=options.devices, selector="eindecomp", input_placement="once",
         exchanges=(GivenExchange("y", slower, "own.exprog"),),
     )  # fmt: skip
-    bundle = compile_model(case.source, case.file, given).bundle
-    assert next(one.exchange for one in bundle.operations if one.name == "y").author == "user"
+    bundle = compile_model(case.source, case.file, chosen).bundle
+    assert next(operation.exchange for operation in bundle.operations if operation.name == "y").author == "user"
     verify_figures(bundle)
 
 

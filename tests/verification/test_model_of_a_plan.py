@@ -48,13 +48,13 @@ OTHERS = {
 }
 
 
-@pytest.mark.parametrize("what", sorted(OTHERS))
-def test_other_models_are_refused(what: str) -> None:
-    old, new, where = OTHERS[what]
+@pytest.mark.parametrize("fault", sorted(OTHERS))
+def test_other_models_are_refused(fault: str) -> None:
+    old, new, where = OTHERS[fault]
     text = TEXT.replace(old, new)
-    if what == "other operands":
+    if fault == "other operands":
         text = text.replace("weight w2", 'weight w3 : f32[c, b] from "w3"\nweight w2')
-    if what == "another name":
+    if fault == "another name":
         text = text.replace("matmul(x, w1)", "matmul(z, w1)")
     assert text != TEXT
     with pytest.raises(PlanFault) as caught:
@@ -100,8 +100,8 @@ def test_the_command_looks_at_weights(tmp_path: Path) -> None:
     plan.write_bytes(make_plan("rows"))
     gains = {f"experts.{k}.gain": np.ones(6, "f4") for k in range(3)}
 
-    def verify(qkv: tuple[int, ...], dtype: str = "f4", **others: np.ndarray) -> Result:
-        np.savez(tmp_path / "w.npz", qkv=np.ones(qkv, dtype), **{**gains, **others})
+    def verify(qkv: tuple[int, ...], dtype: str = "f4", **arrays: np.ndarray) -> Result:
+        np.savez(tmp_path / "w.npz", qkv=np.ones(qkv, dtype), **{**gains, **arrays})
         return CliRunner().invoke(root, ["verify", str(plan), "--weights", str(tmp_path / "w.npz")])
 
     assert verify((12, 6)).exit_code == 0

@@ -59,8 +59,8 @@ def compute_digests() -> dict[str, str]:
     digests = {}
     for model, definitions, machine, sites, options in CASES:
         text = (MODELS / f"{model}.ein").read_text("utf-8")
-        given = CompileOptions(machine=machine, devices=sites, definitions=definitions, **options)  # type: ignore[arg-type]
-        data = encode(compile_model(text, f"{model}.ein", given).bundle)
+        chosen = CompileOptions(machine=machine, devices=sites, definitions=definitions, **options)  # type: ignore[arg-type]
+        data = encode(compile_model(text, f"{model}.ein", chosen).bundle)
         told = ", ".join([*(f"{name}={value}" for name, value in definitions), *map(str, options.items())])
         digests[f"{model} on {sites} of {machine} ({told})"] = hashlib.sha256(data).hexdigest()
     return digests

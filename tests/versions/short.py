@@ -60,9 +60,9 @@ def read_json(*arguments: str) -> dict[str, Any]:
     return document
 
 
-def require(holds: bool, what: str) -> None:
+def require(holds: bool, promise: str) -> None:
     if not holds:
-        sys.exit(f"failed: {what}")
+        sys.exit(f"failed: {promise}")
 
 
 def try_plans() -> None:
@@ -114,13 +114,13 @@ def ask(server: subprocess.Popen[bytes]) -> dict[str, Any]:
     """What the server answers to a request, once it has said where it listens."""
     assert server.stdout is not None
     told, limit = "", time.monotonic() + SECONDS
-    while (found := re.search(r"http://[\d.]+:\d+", told)) is None:
+    while (match := re.search(r"http://[\d.]+:\d+", told)) is None:
         line = server.stdout.readline().decode()
         if not line or time.monotonic() > limit:
             sys.exit(f"the server does not say where it listens: {told}")
         told += line
     body = json.dumps({"model": "stories", "prompt": STORY, "max_tokens": 4}).encode()
-    request = urllib.request.Request(f"{found[0]}/v1/completions", body, {"Content-Type": "application/json"})
+    request = urllib.request.Request(f"{match[0]}/v1/completions", body, {"Content-Type": "application/json"})
     with urllib.request.urlopen(request, timeout=SECONDS) as response:
         answer: dict[str, Any] = json.load(response)
     return answer

@@ -43,7 +43,7 @@ def main() -> int:
             traceback.print_exc()
             print(f"seed {seed}: {finding}\n    {_find_replay(seed, seeds[0])}", flush=True)
             worlds = Worlds()
-    print(", ".join(f"{what} {count:,}" for what, count in sorted(met.items())))
+    print(", ".join(f"{event} {count:,}" for event, count in sorted(met.items())))
     print(f"{sum(met.values()):,} worlds in {time.monotonic() - begin:.0f} s, {findings} findings")
     return 1 if findings else 0
 

@@ -150,8 +150,8 @@ class ExecutorWorlds:
             executor = SimulatedExecutor(make_plan(number), workers, self.scheduler, allocate=allocate)
             fresh = PreparedPlan.__new__(PreparedPlan)
             fresh.bundle, fresh.executor, fresh.expected = prepared.bundle, executor, prepared.expected
-            for mine, other in zip(executor._memory.buffers, prepared.executor._memory.buffers, strict=True):
-                mine[...] = other
+            for mine, buffer in zip(executor._memory.buffers, prepared.executor._memory.buffers, strict=True):
+                mine[...] = buffer
         except BaseException as caught:
             error = caught
         else:

@@ -52,22 +52,22 @@ class FileWorlds:
             error = caught
         before = old.data if older else None
         if fault == "crash":  # now, if not before
-            found = disk.restart().get(TARGET)
-            if found not in (before, new.data):
+            content = disk.restart().get(TARGET)
+            if content not in (before, new.data):
                 raise Finding(f"half a {kind} has the final name after a crash")
             return fault
-        found = disk.files[TARGET].data if TARGET in disk.files else None
+        content = disk.files[TARGET].data if TARGET in disk.files else None
         if error is None:
-            if found != new.data:
+            if content != new.data:
                 raise Finding(f"the {kind} is written without an error, and is another one")
         elif not isinstance(error, OSError | KeyboardInterrupt):
             raise Finding(f"{type(error).__name__}: {error}") from error
-        elif found not in ((before,) if isinstance(error, OSError) else (before, new.data)):
+        elif content not in ((before,) if isinstance(error, OSError) else (before, new.data)):
             raise Finding(f"half a {kind} has the final name after {error!r}")
         if set(disk.files) - {TARGET}:
             raise Finding(f"a temporary file is left after {error!r}")
-        if found is not None:
-            self._read(new if found == new.data else old, rng)
+        if content is not None:
+            self._read(new if content == new.data else old, rng)
         return fault
 
     def _read(self, file: ExampleFile, rng: random.Random) -> None:
@@ -121,10 +121,10 @@ def _make_file(kind: str, number: int) -> ExampleFile:
 
     def read_npz(stream: Any, length: int) -> bool:
         with NpzFile.of(stream, "x.npz") as archive:
-            found = {name: archive.read(name, TENSORS[name]) for name in archive.members if name in TENSORS}
-        if found.keys() != arrays.keys():
+            results = {name: archive.read(name, TENSORS[name]) for name in archive.members if name in TENSORS}
+        if results.keys() != arrays.keys():
             raise ArrayFault("something is missing")  # as commands say
-        return all(np.array_equal(found[name], arrays[name]) for name in arrays)
+        return all(np.array_equal(results[name], arrays[name]) for name in arrays)
 
     return ExampleFile(kind, lambda stream: _write_npz(stream, arrays), read_npz)
 

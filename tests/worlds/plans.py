@@ -179,6 +179,6 @@ class PreparedPlan:
 def drop_dependency(after: Sequence[Sequence[int]], task: int, position: int) -> list[tuple[int, ...]]:
     """The dependencies without one of them."""
     return [
-        tuple(one for k, one in enumerate(earlier) if (number, k) != (task, position))
+        tuple(position_before for k, position_before in enumerate(earlier) if (number, k) != (task, position))
         for number, earlier in enumerate(after)
     ]

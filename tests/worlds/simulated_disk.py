@@ -32,11 +32,11 @@ class StoredFile:
         """Synced pages as they were, and of every other page the new content, the old one, zeros, or no end."""
         if self.data == self.synced:
             return self.data
-        found = b""
+        content = b""
         for start in range(0, len(self.data), PAGE):
             new, old = self.data[start : start + PAGE], self.synced[start : start + PAGE]
-            found += rng.choice((new, old.ljust(len(new), b"\0")))
-        return found[: rng.randrange(len(found) + 1)] if rng.random() < 0.5 else found
+            content += rng.choice((new, old.ljust(len(new), b"\0")))
+        return content[: rng.randrange(len(content) + 1)] if rng.random() < 0.5 else content
 
 
 class SimulatedDisk:

@@ -158,11 +158,11 @@ class SimulatedScheduler:
         """Nothing is ready: lets the time pass until a stalled thread goes on. Only waiting threads are a finding."""
         if not self.asleep:
             return self._end("a hang: every thread waits for another one")
-        thread = min(self.asleep, key=lambda one: one.deadline or 0.0)
+        thread = min(self.asleep, key=lambda sleeper: sleeper.deadline or 0.0)
         self.time = max(self.time, thread.deadline or 0.0)
         monitor = thread.monitor
         if monitor is not None:
-            if all(one.monitor is not None for one in self.asleep):
+            if all(sleeper.monitor is not None for sleeper in self.asleep):
                 return self._end("a lost wake-up: all threads wait to be notified, and none is")
             fault = monitor.find_lost_notice()
             if fault is not None:

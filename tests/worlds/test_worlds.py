@@ -75,12 +75,12 @@ def test_a_dropped_dependency_is_found():
     after = base._prepare(0, 3).executor.after
     before = []
     for earlier in after:
-        before.append(set(earlier).union(*(before[one] for one in earlier)))
+        before.append(set(earlier).union(*(before[predecessor] for predecessor in earlier)))
     needed = [
         (task, position)
         for task, earlier in enumerate(after)
-        for position, one in enumerate(earlier)
-        if not any(one in before[other] for other in earlier)
+        for position, predecessor in enumerate(earlier)
+        if not any(predecessor in before[successor] for successor in earlier)
     ]
     assert len(needed) > 5
     for task, position in random.Random(1).sample(needed, 5):
@@ -97,20 +97,20 @@ def finish_quietly(self):
 
 
 @pytest.mark.parametrize(
-    ("place", "name", "bug", "message"),
+    ("owner", "name", "bug", "message"),
     [
         (_PoolState, "_finish", finish_quietly, "lost wake-up"),
         (SimulatedMonitor, "notify", lambda self, n=1: None, "lost wake-up"),
         (_PoolState, "end", _PoolState.stop, "runs when the run is over"),
     ],
 )
-def test_a_lost_wake_up_and_a_worker_that_stays_are_found(monkeypatch, place, name, bug, message):
-    if place is SimulatedMonitor:  # only tasks that become ready are not told; the end of the run is
+def test_a_lost_wake_up_and_a_worker_that_stays_are_found(monkeypatch, owner, name, bug, message):
+    if owner is SimulatedMonitor:  # only tasks that become ready are not told; the end of the run is
         monkeypatch.setattr(SimulatedMonitor, "notify_all", lambda self, n=SimulatedMonitor.notify: n(self, 99))
-    monkeypatch.setattr(place, name, bug)
-    found = find(ExecutorWorlds(), 600)
-    assert found is not None
-    assert message in found[1]
+    monkeypatch.setattr(owner, name, bug)
+    trouble = find(ExecutorWorlds(), 600)
+    assert trouble is not None
+    assert message in trouble[1]
 
 
 def test_a_limit_of_blas_that_an_interrupt_leaves_is_found(monkeypatch):
@@ -123,10 +123,10 @@ def test_a_limit_of_blas_that_an_interrupt_leaves_is_found(monkeypatch):
             host._release_blas("careless")
 
     monkeypatch.setattr(cpu_executor, "single_threaded_blas", careless)
-    found = find(ExecutorWorlds(), 3000, first=2100)
+    trouble = find(ExecutorWorlds(), 3000, first=2100)
     host._release_blas("careless")
-    assert found is not None
-    assert "BLAS" in found[1]
+    assert trouble is not None
+    assert "BLAS" in trouble[1]
 
 
 @pytest.mark.parametrize("fault", ["error", "crash", "interrupt", "late interrupt", "short", "none"])
@@ -139,8 +139,8 @@ def test_a_kernel_that_is_stored_has_all_its_code_before_it_has_a_note(tmp_path,
             disk = SimulatedDisk(random.Random(seed), fault, at)
             with suppress(OSError, KeyboardInterrupt, Crash):
                 kernel_cache.store(source, "sm_90", binary, tmp_path, disk)
-            found = disk.restart() if fault == "crash" else {path: file.data for path, file in disk.files.items()}
-            files = {path.suffix: data for path, data in found.items()}
+            listed = disk.restart() if fault == "crash" else {path: file.data for path, file in disk.files.items()}
+            files = {path.suffix: data for path, data in listed.items()}
             assert fault == "crash" or ".tmp" not in files
             assert files.get(".cubin", binary.code) == binary.code
             if ".json" in files:
@@ -215,7 +215,7 @@ def remove_after_errors_alone(target, write, disk):
     ],
 )
 def test_careless_writing_is_found(bug, message):
-    found = find(FileWorlds(bug), 300)
-    assert found is not None
-    assert message in found[1]
+    trouble = find(FileWorlds(bug), 300)
+    assert trouble is not None
+    assert message in trouble[1]
     assert find(FileWorlds(replace_file), 300) is None
