@@ -71,22 +71,22 @@ def main() -> None:
     parser.add_argument("--gpu", choices=list_gpus(), help="this GPU only")
     parser.add_argument("--kind", choices=list(KINDS), help="this kind of kernels only")
     parser.add_argument("--write", action="store_true", help="write the rates and the page")
-    asked = parser.parse_args()
+    options = parser.parse_args()
     tables, version = find_tables(), metadata.version("aiconfigurator-core")
     measured: dict[str, dict[str, Measured]] = {}
     results: list[Result] = []
-    for name in [asked.gpu] if asked.gpu else list_gpus():
-        kinds = [asked.kind] if asked.kind else KINDS
+    for name in [options.gpu] if options.gpu else list_gpus():
+        kinds = [options.kind] if options.kind else KINDS
         measured[name] = {kind: read_shapes(kind, name, tables) for kind in kinds}
-        gpu, found = fit_gpu(name, measured[name])
-        results += found
-        if asked.write:
+        gpu, fits = fit_gpu(name, measured[name])
+        results += fits
+        if options.write:
             gpu = msgspec.structs.replace(gpu, source=SOURCE.format(version), peers=load_gpu(name).peers)
             (MACHINES / "gpus" / f"{name}.json").write_text(format_rates(gpu), "utf-8")
-    if asked.gpu or asked.kind:
+    if options.gpu or options.kind:
         return
     unit, left_out = fit_left_out(measured)
-    if asked.write:
+    if options.write:
         unit = msgspec.structs.replace(unit, source=UNIT_SOURCE.format(version, ", ".join(SIX)), measured=False)
         (MACHINES / "unit_gpu.json").write_text(format_rates(unit), "utf-8")
         PAGE.parent.mkdir(exist_ok=True)

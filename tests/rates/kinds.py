@@ -52,8 +52,8 @@ class MeasuredShapes:
     def sizes(self) -> dict[str, Array]:
         return self.kind.sizes(self.measured.sizes)
 
-    def choose(self, which: np.ndarray) -> MeasuredShapes:
-        return MeasuredShapes(self.kind, self.measured.chosen(which))
+    def choose(self, selection: np.ndarray) -> MeasuredShapes:
+        return MeasuredShapes(self.kind, self.measured.chosen(selection))
 
 
 def size_prefill(s: Sizes) -> dict[str, Array]:

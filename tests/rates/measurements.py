@@ -46,8 +46,8 @@ class Measured:
     keys: tuple[str, ...]
     """The sizes that tell a shape, for the split into fitted and held out."""
 
-    def chosen(self, which: np.ndarray) -> Measured:
-        return Measured({k: v[which] for k, v in self.sizes.items()}, self.us[which], self.counts, self.keys)
+    def chosen(self, selection: np.ndarray) -> Measured:
+        return Measured({k: v[selection] for k, v in self.sizes.items()}, self.us[selection], self.counts, self.keys)
 
 
 def read(
@@ -74,10 +74,10 @@ def read(
         parts.append(pa.table(part))
     if not parts:
         raise SystemExit(f"aiconfigurator-core has no table of {operation} for {gpu}: expected {root}/{folder}")
-    whole = pa.concat_tables(parts)
-    result = {name: whole[name].to_numpy() for name in (*columns, "us")}
+    joined = pa.concat_tables(parts)
+    result = {name: joined[name].to_numpy() for name in (*columns, "us")}
     for name in (*texts, "source"):
-        coded = whole[name].combine_chunks().dictionary_encode()
+        coded = joined[name].combine_chunks().dictionary_encode()
         result[name] = np.array(coded.dictionary.to_pylist(), dtype=object)[coded.indices.to_numpy()]
     return result
 
@@ -86,20 +86,20 @@ def least(
     rows: dict[str, np.ndarray], keys: tuple[str, ...], groups: np.ndarray
 ) -> tuple[dict[str, np.ndarray], np.ndarray, np.ndarray]:
     """Distinct shapes, the least time of each, and in how many of the groups it occurs."""
-    shapes, place = np.unique(np.stack([rows[k] for k in keys], 1), axis=0, return_inverse=True)
-    place = place.ravel()
+    shapes, group_of = np.unique(np.stack([rows[k] for k in keys], 1), axis=0, return_inverse=True)
+    group_of = group_of.ravel()
     us = np.full(len(shapes), np.inf)
-    np.minimum.at(us, place, rows["us"])
+    np.minimum.at(us, group_of, rows["us"])
     occurs = np.zeros(len(shapes), int)
     for group in np.unique(groups.astype(str)):
         seen = np.zeros(len(shapes), bool)
-        seen[place[groups == group]] = True
+        seen[group_of[groups == group]] = True
         occurs += seen
     return {k: shapes[:, i].astype(float) for i, k in enumerate(keys)}, us, occurs
 
 
-def choose(rows: dict[str, np.ndarray], which: np.ndarray) -> dict[str, np.ndarray]:
-    return {k: v[which] for k, v in rows.items()}
+def choose(rows: dict[str, np.ndarray], selection: np.ndarray) -> dict[str, np.ndarray]:
+    return {k: v[selection] for k, v in rows.items()}
 
 
 def dominated(sizes: list[np.ndarray], us: np.ndarray) -> np.ndarray:
@@ -138,8 +138,8 @@ HEAD_SIZES = (64, 128, 192, 256)
 def read_attention(root: Path, gpu: str, decode: bool) -> Measured:
     operation = "generation_attention" if decode else "context_attention"
     rows = read(root, gpu, operation, ATTENTION, ("attn_dtype", "kv_cache_dtype"))
-    which = (rows["attn_dtype"] == ELEMENT) & (rows["kv_cache_dtype"] == ELEMENT)
-    rows = choose(rows, which & np.isin(rows["head_dim"], HEAD_SIZES) & (rows["window_size"] == 0))
+    is_half = (rows["attn_dtype"] == ELEMENT) & (rows["kv_cache_dtype"] == ELEMENT)
+    rows = choose(rows, is_half & np.isin(rows["head_dim"], HEAD_SIZES) & (rows["window_size"] == 0))
     s, us, occurs = least(rows, ATTENTION, rows["source"])
     sizes = {
         "sequences": s["batch_size"],
@@ -198,13 +198,13 @@ def expert_rows(s: dict[str, np.ndarray]) -> tuple[np.ndarray, np.ndarray]:
     each[balanced, 0] = (np.maximum(tokens * topk / parts, 1.0) / active)[balanced]
     count[balanced, 0] = active[balanced]
     for hundredths, experts_number, held in {t for t in zip(law, number, local, strict=True) if t[0] > 0}:
-        which = np.where((law == hundredths) & (number == experts_number) & (local == held))[0]
+        positions = np.where((law == hundredths) & (number == experts_number) & (local == held))[0]
         power = 1.0 - hundredths / 100.0
         quantile = (np.arange(int(experts_number)) + 0.5) / experts_number
-        top = np.maximum(tokens[which] * 0.8, 1.0001)[:, None]
+        top = np.maximum(tokens[positions] * 0.8, 1.0001)[:, None]
         load = ((top**power - 1.0) * quantile + 1.0) ** (1.0 / power)
-        load = load / load.sum(1, keepdims=True) * (tokens[which] * topk[which])[:, None]
-        load = np.minimum(load, tokens[which][:, None])
+        load = load / load.sum(1, keepdims=True) * (tokens[positions] * topk[positions])[:, None]
+        load = np.minimum(load, tokens[positions][:, None])
         held = int(held)
         if held == 1:
             load = load[:, -1:]
@@ -220,8 +220,8 @@ def expert_rows(s: dict[str, np.ndarray]) -> tuple[np.ndarray, np.ndarray]:
         for b, (first, last) in enumerate(itertools.pairwise(edges)):
             part = load[:, first:last]
             busy = np.minimum(part, 1.0).sum(1)  # an expert with less than one row is idle that part of the time
-            count[which, b] = busy
-            each[which, b] = part.sum(1) / np.maximum(busy, 1e-9)
+            count[positions, b] = busy
+            each[positions, b] = part.sum(1) / np.maximum(busy, 1e-9)
     return each, count
 
 

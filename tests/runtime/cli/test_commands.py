@@ -43,15 +43,15 @@ def both(capfd: pytest.CaptureFixture[str]) -> Callable[..., tuple[int, str, str
     """Runs a command of both programs, which must agree in everything but their names and times."""
 
     def run(*arguments: object) -> tuple[int, str, str]:
-        given = [str(argument) for argument in arguments]
+        words = [str(argument) for argument in arguments]
         capfd.readouterr()
-        code = main(given)
+        code = main(words)
         out, err = capfd.readouterr()
-        other = einc_main(given)
+        of_compiler = einc_main(words)
         its_out, its_err = capfd.readouterr()
-        assert other == code
+        assert of_compiler == code
         assert err.replace("einc-runtime", "einc") == its_err
-        if not {"run", "verify", "describe"} & set(given):  # times; `einc` proves more, and tells more of times
+        if not {"run", "verify", "describe"} & set(words):  # times; `einc` proves more, and tells more of times
             assert out.replace("einc-runtime", "einc") == its_out
         return code, out, err
 
@@ -95,8 +95,8 @@ def test_a_plan_is_described_verified_and_run(both: Callable[..., tuple[int, str
 def test_failures_have_the_same_exit_codes(
     both: Callable[..., tuple[int, str, str]], arguments: tuple[str, ...], code: int
 ) -> None:
-    found, _, err = both(*arguments)
-    assert found == code
+    exit_code, _, err = both(*arguments)
+    assert exit_code == code
     assert err.startswith("einc-runtime: ")
     assert "Traceback" not in err
 
@@ -161,21 +161,21 @@ def tell():
 sys.exit(main())
 """
     arguments = ["run", str(plan), "--inputs", "rand:0", "--weights", "rand:1"]
-    own = {name: value for name, value in os.environ.items() if name not in BLAS_THREADS}
+    environment = {name: value for name, value in os.environ.items() if name not in BLAS_THREADS}
     command = [sys.executable, "-c", code, *arguments]
-    done = subprocess.run(command, capture_output=True, text=True, timeout=300, check=True, env=own)
+    done = subprocess.run(command, capture_output=True, text=True, timeout=300, check=True, env=environment)
     assert done.stderr.splitlines()[-4:] == ["1", "[]", "[]", "True"]  # what is no result is no standard output
 
 
 @pytest.mark.parametrize("name", BLAS_THREADS)
 def test_numpy_has_the_threads_that_a_user_has_said(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    for other in BLAS_THREADS:
-        monkeypatch.delenv(other, raising=False)
+    for limit in BLAS_THREADS:
+        monkeypatch.delenv(limit, raising=False)
     monkeypatch.setenv(name, "2")
     monkeypatch.delitem(sys.modules, "numpy")
     load_numpy()
     assert "numpy" not in sys.modules
-    assert [other for other in BLAS_THREADS if other in os.environ] == [name]
+    assert [limit for limit in BLAS_THREADS if limit in os.environ] == [name]
 
 
 def test_the_package_offers_what_a_server_needs() -> None:

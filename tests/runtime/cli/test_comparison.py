@@ -13,12 +13,12 @@ from einc_runtime.cli.comparison import Comparison, compare, describe_not_finite
 NAN, INF = math.nan, math.inf
 
 
-def of(found, expected, tolerance=0.0):
-    return compare({"y": np.array(found)}, {"y": np.array(expected)}, tolerance)
+def of(results, expected, tolerance=0.0):
+    return compare({"y": np.array(results)}, {"y": np.array(expected)}, tolerance)
 
 
 @pytest.mark.parametrize(
-    ("found", "expected", "absolute", "relative"),
+    ("results", "expected", "absolute", "relative"),
     [
         ([1.0, -3.0], [1.5, -4.0], 1.0, 0.25),
         ([1.0, 2.0], [1.0, 2.0], 0.0, 0.0),
@@ -33,19 +33,19 @@ def of(found, expected, tolerance=0.0):
         ([True, False], [True, True], 1.0, 1.0),
     ],
 )
-def test_errors(found, expected, absolute, relative):
-    result = of(found, expected)
+def test_errors(results, expected, absolute, relative):
+    result = of(results, expected)
     assert (result.absolute, result.relative) == (absolute, relative)
     assert result.holds is (relative == 0)
 
 
 def test_the_worst_output_counts():
-    found, expected = {"a": np.array([1.0]), "b": np.array([8.0])}, {"a": np.array([2.0]), "b": np.array([10.0])}
-    assert compare(found, expected, 0.5) == Comparison(2.0, 0.5, 0.5)
-    assert compare(found, expected, 0.5).holds
-    assert not compare(found, expected, 0.49).holds
-    one, other = Comparison(1.0, 0.3, 0.4), Comparison(2.0, 0.2, 0.4)
-    assert one.combine(other) == other.combine(one) == Comparison(2.0, 0.3, 0.4)
+    results, expected = {"a": np.array([1.0]), "b": np.array([8.0])}, {"a": np.array([2.0]), "b": np.array([10.0])}
+    assert compare(results, expected, 0.5) == Comparison(2.0, 0.5, 0.5)
+    assert compare(results, expected, 0.5).holds
+    assert not compare(results, expected, 0.49).holds
+    first, second = Comparison(1.0, 0.3, 0.4), Comparison(2.0, 0.2, 0.4)
+    assert first.combine(second) == second.combine(first) == Comparison(2.0, 0.3, 0.4)
 
 
 def test_the_coarsest_type_of_a_plan_gives_the_tolerance():
@@ -70,11 +70,11 @@ def test_what_is_said_has_all_three_numbers():
 
 
 def test_where_sums_cancel_an_error_is_relative_to_what_roundings_move():
-    found, expected = {"y": np.array([0.003])}, {"y": np.array([0.001])}
-    assert not compare(found, expected, 0.08).holds
-    assert compare(found, expected, 0.08, {"y": 0.0002}).holds
-    assert not compare(found, expected, 0.08, {"y": 0.00019}).holds
-    assert not compare(found, expected, 0.08, {"other": 1.0}).holds
+    results, expected = {"y": np.array([0.003])}, {"y": np.array([0.001])}
+    assert not compare(results, expected, 0.08).holds
+    assert compare(results, expected, 0.08, {"y": 0.0002}).holds
+    assert not compare(results, expected, 0.08, {"y": 0.00019}).holds
+    assert not compare(results, expected, 0.08, {"other": 1.0}).holds
     assert not compare({"y": np.array([NAN])}, expected, 0.08, {"y": 1.0}).holds
 
 

@@ -31,7 +31,7 @@ def board(tmp_path, monkeypatch):
 def started(board):
     """Three processes as a launcher of MPI starts them."""
     environments = [os.environ | {"PMI_RANK": str(rank), RANKS: str(board)} for rank in range(3)]
-    processes = [subprocess.Popen(SLEEP, env=one, stdout=subprocess.PIPE) for one in environments]
+    processes = [subprocess.Popen(SLEEP, env=environment, stdout=subprocess.PIPE) for environment in environments]
     for process in processes:
         process.stdout.readline()
     yield processes

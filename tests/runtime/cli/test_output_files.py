@@ -52,9 +52,9 @@ def test_what_has_its_name_is_on_the_disk_already(tmp_path: Path, monkeypatch: p
     synced: list[tuple[int, list[str]]] = []
     monkeypatch.setattr(os, "fsync", lambda file: synced.append((os.fstat(file).st_size, entries(tmp_path))))
     output.write_bytes(str(tmp_path / "plan.bin"), b"12345")
-    ((size, there),) = synced
+    ((size, present),) = synced
     assert size == 5
-    assert "plan.bin" not in there
+    assert "plan.bin" not in present
     assert entries(tmp_path) == ["plan.bin"]
 
 

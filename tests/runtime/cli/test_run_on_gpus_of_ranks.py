@@ -37,11 +37,11 @@ def run(tmp_path, monkeypatch):
     """Runs a plan of four sites on two ranks, each with three GPUs, and returns what rank 0 prints."""
     path = tmp_path / "p.bin"
     path.write_bytes(encode(msgspec.structs.replace(chain(4), machine="four-gpus")))  # `host` has none
-    own, printed, drivers = threading.local(), [], []
-    monkeypatch.setattr(cuda_part, "_load_driver", lambda: own.driver)
-    monkeypatch.setattr(cuda_part, "_load_nccl", lambda driver: FakeNccl(own.world, driver))
-    monkeypatch.setattr(cuda, "_load_kernels", lambda folders, tunings: NumpyKernels(own.driver))
-    monkeypatch.setattr(backends, "count_visible_gpus", lambda: getattr(own, "visible", 3))
+    of_thread, printed, drivers = threading.local(), [], []
+    monkeypatch.setattr(cuda_part, "_load_driver", lambda: of_thread.driver)
+    monkeypatch.setattr(cuda_part, "_load_nccl", lambda driver: FakeNccl(of_thread.world, driver))
+    monkeypatch.setattr(cuda, "_load_kernels", lambda folders, tunings: NumpyKernels(of_thread.driver))
+    monkeypatch.setattr(backends, "count_visible_gpus", lambda: getattr(of_thread, "visible", 3))
     monkeypatch.setattr(backends, "is_cupy_installed", lambda: True)
     monkeypatch.setattr(output, "say_json", printed.append)
 
@@ -50,9 +50,9 @@ def run(tmp_path, monkeypatch):
         world = NcclWorld(is_over=lambda: threads.aborted is not None)
 
         def run_rank(links):
-            own.driver, own.world = FakeDriver(3, bus=str(links.rank)), world
-            own.visible = 0 if links.rank in blind else 3
-            drivers.append(own.driver)
+            of_thread.driver, of_thread.world = FakeDriver(3, bus=str(links.rank)), world
+            of_thread.visible = 0 if links.rank in blind else 3
+            drivers.append(of_thread.driver)
             ranks = World(links, Watch(links, lambda fault: None, str), lambda task: None, shares)
             command._run(RunOptions(plan=str(path), **DEFAULTS | options), None, ranks)
 
@@ -66,8 +66,8 @@ def run(tmp_path, monkeypatch):
 
 def test_options_are_those_of_the_command():
     """What `run` gives to the runtime has the fields that are given here."""
-    found = run_options(lambda: None).__click_params__
-    assert {parameter.name for parameter in found} == {*DEFAULTS, "plan"}
+    parameters = run_options(lambda: None).__click_params__
+    assert {parameter.name for parameter in parameters} == {*DEFAULTS, "plan"}
 
 
 def test_rank_0_reports(run, tmp_path):

@@ -28,20 +28,20 @@ def read_back(target: Path, bundle: Bundle) -> dict[str, np.ndarray[Any, Any]]:
     index = json.loads(Path(f"{target}.index.json").read_text())
     tensors = {bundle.tensors[out.tensor].name: bundle.tensors[out.tensor] for out in bundle.outputs}
     kinds: dict[str, Any] = {"f32": np.float32, "f16": np.float16, "bf16": ml_dtypes.bfloat16, "bool": np.bool_}
-    found = {name: np.zeros(one.shape, kinds[one.dtype]) for name, one in tensors.items()}
-    counts = {name: np.zeros(one.shape, np.int64) for name, one in tensors.items()}
+    joined = {name: np.zeros(tensor.shape, kinds[tensor.dtype]) for name, tensor in tensors.items()}
+    counts = {name: np.zeros(tensor.shape, np.int64) for name, tensor in tensors.items()}
     size = 0
     for block, file in index["weight_map"].items():
         with safe_open(target.parent / file, "numpy") as opened:
             values = opened.get_tensor(block)
         name, _, ends = block.partition("[")
         where = tuple(slice(int(low), int(up)) for low, up in re.findall(r"(\d+):(\d+)", ends)) or ...
-        found[name][where] = values
+        joined[name][where] = values
         counts[name][where] += 1
         size += values.nbytes
     assert index["metadata"]["total_size"] == size
     assert all((count == 1).all() for count in counts.values())
-    return found
+    return joined
 
 
 @pytest.mark.parametrize("dtype", ["f32", "bf16"])
@@ -66,7 +66,7 @@ def test_every_rank_writes_what_it_has_and_no_more(tmp_path: Path, dtype: str) -
         *[f"out-0000{number}-of-00003.safetensors" for number in (1, 2, 3)],
         "out.safetensors.index.json",
     ]
-    found = read_back(target, bundle)
-    assert found.keys() == expected.keys()
+    joined = read_back(target, bundle)
+    assert joined.keys() == expected.keys()
     for name, array in expected.items():
-        assert found[name].tobytes() == array.tobytes(), name
+        assert joined[name].tobytes() == array.tobytes(), name
