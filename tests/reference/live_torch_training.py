@@ -39,6 +39,37 @@ def test_rows_and_shapes_of_attention_come_back() -> None:
         torch.testing.assert_close(mine, theirs, rtol=1e-4, atol=1e-5)
 
 
+class SharedRows(nn.Module):
+    """Heads of a projection, which are rows of its weight, and the same projection as a whole."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.both = nn.Linear(6, 10)
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        first, second = self.both(x).split([4, 6], -1)
+        heads = [part.unflatten(-1, (-1, 2)).transpose(1, 2) for part in (first, second)]
+        gates = torch.sigmoid(self.both(2 * x))
+        return torch.cat([torch.tanh(part).flatten() for part in heads] + [gates.flatten()])
+
+
+def test_rows_of_a_weight_that_is_also_read_as_a_whole_do_not_part() -> None:
+    torch.manual_seed(0)
+    module, x = SharedRows(), torch.randn(3, 2, 6)
+    model = einc.from_torch(module, (x,), loss=square)
+    assert 'from "both.weight"' in model.text
+    assert 'from "both.weight[0:4]"' in model.text
+    plan = einc.compile(model, "host", 2, train="loss", optimizer="adamw", selector="eindecomp", schedule="naive")
+    optimizer = torch.optim.AdamW(module.parameters(), lr=1e-2)
+    for _ in range(4):
+        optimizer.zero_grad()
+        square(module(x)).backward()
+        optimizer.step()
+        plan.trainStep(x, learning_rate=1e-2)
+    for name, weight in plan.stateDict().items():
+        torch.testing.assert_close(weight, module.state_dict()[name], rtol=1e-4, atol=1e-5)
+
+
 def test_a_module_is_trained_and_gets_its_weights_back() -> None:
     torch.manual_seed(0)
     module = nn.Sequential(nn.Linear(7, 12), nn.LayerNorm(12), nn.GELU(), nn.Linear(12, 5))
