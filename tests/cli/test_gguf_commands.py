@@ -37,7 +37,7 @@ def test_a_file_tells_the_story_of_its_folder(einc: Callable[..., Any], tmp_path
     file = write_stories(tmp_path / "stories.gguf", **{"tokenizer.chat_template": "{{ messages[0].content }} the fox"})
     result = einc("generate", file, "Mia", "--chat", "--max-tokens", 12, "--plans", tmp_path / "plans")
     assert result.code == 0, result.err
-    assert result.out.strip() == "lives in the forest. She likes honey c"
+    assert result.out.strip() == "lives under the old bridge. She likes sweet"
 
 
 def test_a_folder_may_have_the_tokenizer(einc: Callable[..., Any], tmp_path: Path) -> None:
@@ -49,4 +49,4 @@ def test_a_folder_may_have_the_tokenizer(einc: Callable[..., Any], tmp_path: Pat
     assert "--tokenizer" in refused.err
     result = einc(*command, "--tokenizer", STORIES)
     assert result.code == 0, result.err
-    assert result.out.strip() == "lives in the"
+    assert result.out.strip() == "lives under the"
