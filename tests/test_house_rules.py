@@ -33,9 +33,8 @@ VAGUE_NAMES = (
 )  # fmt: skip
 """Pronouns and fillers, which say nothing about the value that they name."""
 STILL_VAGUE = (
-    "bench", "frontend", "fuzz", "gpu", "importers", "mutation", "ops", "reference", "runtime/execution",
-    "runtime/generation", "runtime/kernels", "serve", "serving", "testbed", "training", "training_runs", "triton",
-    "truth",
+    "bench", "gpu", "importers", "mutation", "reference", "runtime/execution", "runtime/generation",
+    "runtime/kernels", "serve", "serving", "testbed", "training", "training_runs", "triton", "truth",
 )  # fmt: skip
 """Folders of tests that have such names. No folder is added to these."""
 

@@ -35,11 +35,11 @@ def evaluate(text: str, **options: Any) -> tuple[dict[str, Array], dict[str, Arr
     for tensor in graph.tensors:
         if tensor.kind is not TensorKind.VALUE:
             values[tensor.name] = random.uniform(0.5, 2.0, tensor.desc.shape).astype(tensor.desc.dtype.numpy())
-    given = dict(values)
+    operands = dict(values)
     for node in graph.nodes:
         results = node.operator.reference(*(values[name] for name in node.inputs))
         values.update(zip(node.outputs, results, strict=True))
-    return given, values
+    return operands, values
 
 
 def result(text: str, **options: Any) -> Array:
@@ -105,16 +105,16 @@ EQUATIONS = {
 
 @pytest.mark.parametrize("statement", EQUATIONS)
 def test_statements_mean_what_numpy_says(statement: str) -> None:
-    given = inputs()
-    expected = EQUATIONS[statement](*(given[name] for name in "abcde"))
+    operands = inputs()
+    expected = EQUATIONS[statement](*(operands[name] for name in "abcde"))
     assert_allclose(result(f"{MATRICES}{statement.replace(', )', ')')}\noutput y"), expected, rtol=1e-12)
 
 
 def test_a_diagonal_and_its_sum() -> None:
     text = "dim n = 4\ninput a : f64[n, n]\n"
-    given, values = evaluate(text + "trace[] = a[i, i]\nd[i] = a[i, i]\noutput trace, d")
-    assert_allclose(values["trace"], np.trace(given["a"]))
-    assert_allclose(values["d"], np.diag(given["a"]))
+    operands, values = evaluate(text + "trace[] = a[i, i]\nd[i] = a[i, i]\noutput trace, d")
+    assert_allclose(values["trace"], np.trace(operands["a"]))
+    assert_allclose(values["d"], np.diag(operands["a"]))
 
 
 def test_indices_bind_by_position_and_the_left_side_names_dimensions() -> None:
@@ -142,10 +142,10 @@ def test_repeats_carry_names_and_blocks_have_weights_of_their_own() -> None:
         ("layer.0.w", "layers.0.w"), ("layer.0.v", None), ("layer.1.w", "layers.1.w"), ("layer.1.v", None),
         ("layer.2.w", "layers.2.w"), ("layer.2.v", None),
     ]  # fmt: skip
-    given, values = evaluate(text)
-    x = given["x"]
+    operands, values = evaluate(text)
+    x = operands["x"]
     for i in range(3):
-        x = x * given[f"layer.{i}.w"] + i * 10 - given[f"layer.{i}.v"]
+        x = x * operands[f"layer.{i}.w"] + i * 10 - operands[f"layer.{i}.v"]
     assert_allclose(values["y"], x)
     assert [node.name for node in graph.nodes] == [
         "layer.0.h.1", "layer.0.h", "x.0", "layer.1.h.1", "layer.1.h", "x.1", "layer.2.h.1", "layer.2.h", "y",
@@ -192,10 +192,10 @@ def test_outputs_that_trade_names_keep_their_values() -> None:
     text = "dim n = 4\ninput x : f64[n]\na = relu(x)\nb = neg(x)\nrepeat 1 { t = a; a = b; b = t }\noutput a, b, c = a"
     with pytest.raises(ModelError):
         build(text, "m.ein")
-    given, values = evaluate(text.replace(", c = a", "\noutput c = a"))
-    assert_allclose(values["a"], -given["x"])
-    assert_allclose(values["b"], given["x"])
-    assert_allclose(values["c"], -given["x"])
+    operands, values = evaluate(text.replace(", c = a", "\noutput c = a"))
+    assert_allclose(values["a"], -operands["x"])
+    assert_allclose(values["b"], operands["x"])
+    assert_allclose(values["c"], -operands["x"])
 
 
 def test_spans_point_at_statements_and_parts() -> None:
@@ -229,8 +229,8 @@ def test_the_chains_multiply_all_matrices_with_about_8192_cubed_products_each(ch
 
 def test_the_first_model_is_the_papers() -> None:
     text = Path("models/ffn.ein").read_text(encoding="utf-8")
-    given, values = evaluate(text, preset="tiny", dtype="f64")
-    assert_allclose(values["y"], np.maximum(given["x"] @ given["w1"], 0) @ given["w2"])
+    operands, values = evaluate(text, preset="tiny", dtype="f64")
+    assert_allclose(values["y"], np.maximum(operands["x"] @ operands["w1"], 0) @ operands["w2"])
 
 
 def test_a_model_with_one_of_everything() -> None:
@@ -257,13 +257,13 @@ def test_inputs_and_outputs_of_a_repeat_are_new_with_each_iteration() -> None:
     }
     output end = x
     """
-    given, values = evaluate(text)
+    operands, values = evaluate(text)
     graph = build(text, "m.ein")
     assert [t.name for t in graph.tensors if t.kind is TensorKind.INPUT] == ["x", "more.0", "more.1", "more.2"]
     assert graph.outputs == ("x.0", "half.0", "x.1", "half.1", "x.2", "half.2", "end")
-    x = given["x"]
+    x = operands["x"]
     for i in range(3):
-        x = x + given[f"more.{i}"] * (i + 1)
+        x = x + operands[f"more.{i}"] * (i + 1)
         assert_allclose(values[f"x.{i}"], x)
         assert_allclose(values[f"half.{i}"], x / 2)
     assert_allclose(values["end"], x)
@@ -288,8 +288,8 @@ def test_equal_factors_of_a_summed_product_are_operands_of_a_contraction() -> No
         graph = build(f"{MATRICES}{statement}\noutput y", "m.ein")
         assert graph.nodes[0].inputs == ("d", "d", "b")
         assert graph.nodes[0].operator.kernel.name == "contract"
-        given, values = evaluate(f"{MATRICES}{statement}\noutput y")
-        assert_allclose(values["y"], given["d"] ** 2 @ given["b"])
+        operands, values = evaluate(f"{MATRICES}{statement}\noutput y")
+        assert_allclose(values["y"], operands["d"] ** 2 @ operands["b"])
     for statement, scale in (
         ("y[i, k] = 0.5 * d[i, j] * b[j, k]", 0.5),
         ("y[i, k] = sum[j](d[i, j] * (b[j, k] * 0.25) * 2)", 0.5),
@@ -299,8 +299,8 @@ def test_equal_factors_of_a_summed_product_are_operands_of_a_contraction() -> No
         graph = build(f"{MATRICES}{statement}\noutput y", "m.ein")
         assert graph.nodes[0].operator.kernel.name == "contract"
         assert dict(graph.nodes[0].operator.kernel.attributes)["scale"] == scale
-        given, values = evaluate(f"{MATRICES}{statement}\noutput y")
-        assert_allclose(values["y"], given["d"] @ given["b"] * scale)
+        operands, values = evaluate(f"{MATRICES}{statement}\noutput y")
+        assert_allclose(values["y"], operands["d"] @ operands["b"] * scale)
     graph = build(f"{MATRICES}y[i] = max[j](d[i, j] * d[i, j])\noutput y", "m.ein")
     assert graph.nodes[0].inputs == ("d",)
 

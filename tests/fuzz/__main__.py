@@ -74,18 +74,18 @@ def fuzz(options: argparse.Namespace, guided: bool) -> int:
     seed = random.randrange(1 << 32) if options.seed is None else options.seed
     print(f"{target.name}: {'guided by branches' if guided else 'at random'}, --seed {seed}", flush=True)
     run = _run_guided if guided else _run_random
-    found = Run(target)
+    fuzzing = Run(target)
     begin = time.monotonic()
     try:
-        run(found, options.time, seed)
+        run(fuzzing, options.time, seed)
     finally:
         seconds = time.monotonic() - begin
-        print(f"{found.inputs:,} inputs in {seconds:.0f} s, {found.accepted:,} accepted", flush=True)
+        print(f"{fuzzing.inputs:,} inputs in {seconds:.0f} s, {fuzzing.accepted:,} accepted", flush=True)
         if options.record:
-            add_count(target.name, found.inputs, found.accepted, seconds)
+            add_count(target.name, fuzzing.inputs, fuzzing.accepted, seconds)
     if options.record and guided:
-        keep(target, minimize(target, [*read_corpus(target), *(path.read_bytes() for path in found.grown.glob("*"))]))
-    return 1 if found.broken else 0
+        keep(target, minimize(target, [*read_corpus(target), *(path.read_bytes() for path in fuzzing.grown.glob("*"))]))
+    return 1 if fuzzing.broken else 0
 
 
 class Run:

@@ -62,11 +62,11 @@ def minimize(target: Target, inputs: Iterable[bytes]) -> list[bytes]:
 def find_steps(target: Target, data: bytes) -> frozenset[tuple[str, int, int]]:
     """The steps from line to line of the product's own code while the input is read."""
     steps: set[tuple[str, int, int]] = set()
-    own = (str(ROOT / "einc"), str(ROOT / "runtime"))
+    folders = (str(ROOT / "einc"), str(ROOT / "runtime"))
 
     def trace(frame: FrameType, event: str, _: Any) -> Any:
         name = frame.f_code.co_filename
-        if not name.startswith(own):
+        if not name.startswith(folders):
             return None
         last = 0
 

@@ -70,7 +70,7 @@ def seed_gguf() -> list[bytes]:
              "tokenizer.chat_template": "{{ messages }}"}  # fmt: skip
     bytes_ = {"tokenizer.ggml.model": "gpt2", "tokenizer.ggml.pre": "qwen2", "tokenizer.ggml.merges": ["a b"]}
     pieces = {"tokenizer.ggml.model": "llama", "tokenizer.ggml.scores": [float(-n) for n in range(8)]}
-    made = []
+    parts = []
     rng = np.random.default_rng(1)
     for kind, shapes in kinds.items():
         shapes = {f"model.layers.0.{name}.weight": shape for name, shape in shapes.items()}
@@ -82,8 +82,8 @@ def seed_gguf() -> list[bytes]:
             path = Path(folder, "m.gguf")
             type_ = {"llama": "Q8_0", "qwen3": "Q4_0", "gemma": "F16", "mixtral": "Q5_1"}[kind]
             gguf_models.write_model(config, weights, path, type_, further=further)
-            made.append(path.read_bytes())
-    return made
+            parts.append(path.read_bytes())
+    return parts
 
 
 class _Unparsed(Exception):
@@ -142,7 +142,7 @@ def parse_gguf(data: bytes) -> tuple[Any, bytes]:
     return {"version": version, "entries": entries, "tensors": described}, data[-(-cursor.at // 32) * 32 :]
 
 
-def format_gguf(tree: Any, rest: bytes) -> bytes:
+def format_gguf(tree: Any, remainder: bytes) -> bytes:
     """A file of a tree; raises what Python raises for a tree that a mutation has made no file of."""
 
     def text(value: str) -> bytes:
@@ -161,7 +161,7 @@ def format_gguf(tree: Any, rest: bytes) -> bytes:
         head += text(key) + struct.pack("<I", kind) + value_of(kind, value)
     for name, extents, kind, begin in tree["tensors"]:
         head += text(name) + struct.pack(f"<I{len(extents)}QIQ", len(extents), *extents, kind, begin)
-    return head + b"\0" * (-len(head) % 32) + rest
+    return head + b"\0" * (-len(head) % 32) + remainder
 
 
 def mutate_gguf(data: bytes, rng: random.Random, donors: Sequence[bytes]) -> bytes:
@@ -170,13 +170,13 @@ def mutate_gguf(data: bytes, rng: random.Random, donors: Sequence[bytes]) -> byt
         with contextlib.suppress(
             _Unparsed, struct.error, TypeError, KeyError, ValueError, AttributeError, IndexError, OverflowError
         ):
-            tree, rest = parse_gguf(data)
+            tree, remainder = parse_gguf(data)
             tree = copy_tree(tree)
-            others = []
+            variants = []
             with contextlib.suppress(_Unparsed):
-                others = [parse_gguf(rng.choice(donors))[0]]
-            mutate_tree(tree, rng, others)
-            return format_gguf(tree, rest)
+                variants = [parse_gguf(rng.choice(donors))[0]]
+            mutate_tree(tree, rng, variants)
+            return format_gguf(tree, remainder)
     return mutate_bytes(data, rng, donors)
 
 
@@ -218,8 +218,8 @@ def seed_onnx() -> list[bytes]:
              "pytorch-converted/test_Linear", "pytorch-converted/test_PReLU_1d",
              "pytorch-operator/test_operator_concat2",
              "pytorch-converted/test_Embedding", "pytorch-operator/test_operator_reduced_mean_keepdim")  # fmt: skip
-    found = [(folder / name / "model.onnx").read_bytes() for name in names if (folder / name / "model.onnx").exists()]
-    return [*found, _make_sequence_model()]
+    files = [(folder / name / "model.onnx").read_bytes() for name in names if (folder / name / "model.onnx").exists()]
+    return [*files, _make_sequence_model()]
 
 
 def _make_sequence_model() -> bytes:

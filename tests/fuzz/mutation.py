@@ -43,10 +43,10 @@ def _change(container: Any, key: Any, rng: random.Random, donors: Sequence[Any])
     elif kind < 0.18:
         container[key] = copy_tree(rng.choice(ANYTHING))
     elif kind < 0.30 and donors:
-        other, place = _pick(rng.choice(donors), rng)
-        if isinstance(container, dict) and isinstance(other, dict) and key in other:
-            place = key  # the field of the same name
-        container[key] = copy_tree(other[place]) if other is not None else None
+        donor, path = _pick(rng.choice(donors), rng)
+        if isinstance(container, dict) and isinstance(donor, dict) and key in donor:
+            path = key  # the field of the same name
+        container[key] = copy_tree(donor[path]) if donor is not None else None
     else:
         container[key] = _change_value(value, rng)
 
@@ -60,8 +60,8 @@ def _change_siblings(container: Any, key: Any, rng: random.Random) -> None:
             case 1:
                 container.insert(rng.randrange(len(container) + 1), copy_tree(container[key]))
             case 2:
-                other = rng.randrange(len(container))
-                container[key], container[other] = container[other], container[key]
+                neighbour = rng.randrange(len(container))
+                container[key], container[neighbour] = container[neighbour], container[key]
             case 3:
                 container.reverse()
             case 4:
@@ -118,8 +118,8 @@ def mutate_text(text: str, rng: random.Random, donors: Sequence[str]) -> str:
             case 1:
                 tokens.insert(at, tokens[rng.randrange(len(tokens))])
             case 2:
-                other = rng.randrange(len(tokens))
-                tokens[at], tokens[other] = tokens[other], tokens[at]
+                neighbour = rng.randrange(len(tokens))
+                tokens[at], tokens[neighbour] = tokens[neighbour], tokens[at]
             case 3 | 4:
                 tokens[at] = tokens[rng.randrange(len(tokens))]
             case 5:
@@ -137,26 +137,26 @@ def mutate_text(text: str, rng: random.Random, donors: Sequence[str]) -> str:
 
 def mutate_bytes(data: bytes, rng: random.Random, donors: Sequence[bytes]) -> bytes:
     """Changes, leaves out, repeats or puts in a few bytes."""
-    found = bytearray(data)
+    changed = bytearray(data)
     for _ in range(rng.choice((1, 1, 2, 4, 8))):
-        at = rng.randrange(len(found) + 1)
+        at = rng.randrange(len(changed) + 1)
         match rng.randrange(7):
             case 0:
-                found[at : at + 1] = bytes([rng.randrange(256)])
+                changed[at : at + 1] = bytes([rng.randrange(256)])
             case 1:
-                found[at : at + 1] = bytes([found[at] ^ 1 << rng.randrange(8)]) if at < len(found) else b"\0"
+                changed[at : at + 1] = bytes([changed[at] ^ 1 << rng.randrange(8)]) if at < len(changed) else b"\0"
             case 2:
-                del found[at : at + rng.choice((1, 2, 4, 64))]
+                del changed[at : at + rng.choice((1, 2, 4, 64))]
             case 3:
-                found[at:at] = rng.choice((b"\0", b"\xff" * 8, b"9" * 20, bytes(found[at : at + 16])))
+                changed[at:at] = rng.choice((b"\0", b"\xff" * 8, b"9" * 20, bytes(changed[at : at + 16])))
             case 4:
                 width = rng.choice((1, 2, 4, 8))
                 number = rng.choice(INTEGERS) & (1 << 8 * width) - 1
-                found[at : at + width] = number.to_bytes(width, rng.choice(("little", "big")))
+                changed[at : at + width] = number.to_bytes(width, rng.choice(("little", "big")))
             case 5 if donors:
-                other = rng.choice(donors)
-                start = rng.randrange(len(other) + 1)
-                found[at : at + rng.choice((0, 8))] = other[start : start + rng.choice((1, 8, 64))]
+                donor = rng.choice(donors)
+                start = rng.randrange(len(donor) + 1)
+                changed[at : at + rng.choice((0, 8))] = donor[start : start + rng.choice((1, 8, 64))]
             case _:
-                del found[at:]
-    return bytes(found)
+                del changed[at:]
+    return bytes(changed)

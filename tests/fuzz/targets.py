@@ -113,11 +113,11 @@ def _read_plan_file(data: bytes) -> object:
 def _seed_reports() -> list[bytes]:
     from einc.plan_report import BaselineTime, Contender, MemoryPoint, PlanReport, encode_report
 
-    whole = PlanReport(
+    complete = PlanReport(
         True, 7, 1 << 30, 0.5, (BaselineTime("a"), BaselineTime("b", 1.0, 2, "slower")),
         (Contender("c", True, 1.0, 2, 3, "the fastest", True, 0.5),), (MemoryPoint(1, 2.0), MemoryPoint(3, 1.5)),
     )  # fmt: skip
-    return [encode_report(report) for report in (whole, PlanReport())]
+    return [encode_report(report) for report in (complete, PlanReport())]
 
 
 def _mutate_report(data: bytes, rng: random.Random, donors: Sequence[bytes]) -> bytes:
@@ -152,12 +152,12 @@ def _arrays() -> dict[str, Any]:
 
 
 def _seed_npy() -> list[bytes]:
-    found = []
+    texts = []
     for array in (*_arrays().values(), np.asfortranarray(_arrays()["a"]), _arrays()["a"].astype(">f4")):
         stream = io.BytesIO()
         np.lib.format.write_array(stream, array)
-        found.append(stream.getvalue())
-    return found
+        texts.append(stream.getvalue())
+    return texts
 
 
 def _read_npy(data: bytes) -> None:
@@ -234,11 +234,11 @@ def _mutate_json(data: bytes, rng: random.Random, donors: Sequence[bytes]) -> by
         return _mutate_text_bytes(data, rng, donors)
     if rng.random() < 0.2 or not isinstance(tree, list | dict):
         return _mutate_text_bytes(data, rng, donors)
-    others = []
+    files = []
     for donor in rng.sample(donors, min(len(donors), 1)):
         with contextlib.suppress(ValueError, RecursionError):
-            others.append(json.loads(donor))
-    mutate_tree(tree, rng, others)
+            files.append(json.loads(donor))
+    mutate_tree(tree, rng, files)
     return json.dumps(tree).encode("utf-8", "surrogatepass")
 
 
@@ -277,9 +277,9 @@ def _read_program(data: bytes) -> None:
 def _seed_algorithms() -> list[bytes]:
     from tests.support import collective_cases as cases
 
-    made = [cases.ring_allreduce(3), cases.ring_allgather(3, 2), cases.all_pairs_reduce_scatter(2)]
-    made += [cases.tree_allreduce(4), cases.chain_broadcast(3), cases.direct_alltoall(2, 2)]
-    return [sketch.text().encode() for sketch in made]
+    algorithms = [cases.ring_allreduce(3), cases.ring_allgather(3, 2), cases.all_pairs_reduce_scatter(2)]
+    algorithms += [cases.tree_allreduce(4), cases.chain_broadcast(3), cases.direct_alltoall(2, 2)]
+    return [sketch.text().encode() for sketch in algorithms]
 
 
 def _seed_execution_plans() -> list[bytes]:

@@ -45,7 +45,7 @@ def read_carelessly(data):
     """A reader with three bugs, which a file of two numbers and a text may reach."""
     if data[:4] != b"EIN:":
         raise PlanFault("no mark")
-    first, _, rest = data[4:].partition(b",")
+    first, _, remainder = data[4:].partition(b",")
     try:
         size = int(first)
     except ValueError:
@@ -54,7 +54,7 @@ def read_carelessly(data):
         raise RuntimeFault("two")  # a bug by its exit code
     if size > 5:
         raise ReportedError("")  # nothing is said
-    return rest[size]  # IndexError
+    return remainder[size]  # IndexError
 
 
 @pytest.mark.parametrize("bug", ["IndexError", "RuntimeFault", "ReportedError"])
@@ -85,13 +85,13 @@ def test_mutations_follow_from_their_seed_and_share_no_parts():
     tree = {"a": [1, 2, {"b": [3.5, "x"]}], "c": {"d": True}}
     seen = set()
     for seed in range(300):
-        found = []
+        errors = []
         for _ in range(2):
             copy = json.loads(json.dumps(tree))
             mutate_tree(copy, random.Random(seed), [tree])
-            found.append(repr(copy))
-        assert found[0] == found[1]
-        seen.add(found[0])
+            errors.append(repr(copy))
+        assert errors[0] == errors[1]
+        seen.add(errors[0])
         assert mutate_text("a b(c)", random.Random(seed), ["x y"]) == mutate_text(
             "a b(c)", random.Random(seed), ["x y"]
         )

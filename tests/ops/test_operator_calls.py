@@ -75,11 +75,11 @@ def test_literals_and_kinds_of_results() -> None:
 def test_clip_is_the_minimum_of_a_maximum() -> None:
     f64 = DType.F64
     operands = [desc("t d", 2, 4, dtype=f64), desc("d", 4, dtype=f64)]
-    made = registry.call("clip", [*operands, 1.0], {})
-    assert made.kernel.attributes[0] == ("program", "t0 = max x0 x1; t1 = min t0 1.0")
+    clip = registry.call("clip", [*operands, 1.0], {})
+    assert clip.kernel.attributes[0] == ("program", "t0 = max x0 x1; t1 = min t0 1.0")
     x = np.array([[-5.0, 0.5, 7.0, np.nan], [-1.0, 2.0, 0.0, np.inf]])
     low = np.array([-2.0, 0.0, 3.0, -1.0])  # one is above the upper bound, which then is the result
-    np.testing.assert_array_equal(made.reference(x, low)[0], [[-2, 0.5, 1, np.nan], [-1, 1, 1, 1]])
+    np.testing.assert_array_equal(clip.reference(x, low)[0], [[-2, 0.5, 1, np.nan], [-1, 1, 1, 1]])
     numbers = registry.call("clip", [desc("d", 4, dtype=I32), 0, 3], {})
     assert numbers.reference(np.array([-1, 2, 9, 3]))[0].tolist() == [0, 2, 3, 3]
 
@@ -89,10 +89,10 @@ def test_softmax_and_mean_agree_with_scipy_and_numpy() -> None:
     x = rng.normal(size=(6, 8)) * 300
     tensor = desc("t d", 6, 8, dtype=DType.F64)
     for over, axis in (("t", 0), ("d", 1)):
-        (found,) = registry.call("softmax", [tensor], {"over": over}).reference(x)
-        np.testing.assert_allclose(found, scipy.special.softmax(x, axis=axis), rtol=1e-12)
-        (found,) = registry.call("mean", [tensor, over], {}).reference(x)
-        np.testing.assert_allclose(found, x.mean(axis=axis), rtol=1e-12)
+        (result,) = registry.call("softmax", [tensor], {"over": over}).reference(x)
+        np.testing.assert_allclose(result, scipy.special.softmax(x, axis=axis), rtol=1e-12)
+        (result,) = registry.call("mean", [tensor, over], {}).reference(x)
+        np.testing.assert_allclose(result, x.mean(axis=axis), rtol=1e-12)
 
 
 def test_titles() -> None:

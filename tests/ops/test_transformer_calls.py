@@ -49,7 +49,7 @@ def test_rope_multiplies_complex_numbers(scaling: str) -> None:
         [desc("h t d", 2, 5, 16)],
         {"theta": 1000.0, "scaling": scaling, "positions": desc("t", 5, dtype=I64), **keywords},
     )
-    (found,) = operator.reference(x, positions)
+    (result,) = operator.reference(x, positions)
     seen = set()
     for i in range(8):
         plain = 1000.0 ** (-2 * i / 16)
@@ -64,19 +64,19 @@ def test_rope_multiplies_complex_numbers(scaling: str) -> None:
         for h in range(2):
             for t, position in enumerate(positions):
                 z = complex(x[h, t, i], x[h, t, i + 8]) * cmath.exp(1j * position * turned)
-                assert abs(complex(found[h, t, i], found[h, t, i + 8]) - z) < 1e-9
+                assert abs(complex(result[h, t, i], result[h, t, i + 8]) - z) < 1e-9
     assert scaling != "llama3" or seen == {"same", "slow", "between"}
 
 
 def test_rope_starts_anew_at_each_sequence() -> None:
     rng = np.random.default_rng(4)
     x = rng.normal(size=(3, 9, 6))
-    whole = registry.call("rope", [desc("h t d", 3, 9, 6)], {"seq_lens": (4, 1, 4)})
+    rotation = registry.call("rope", [desc("h t d", 3, 9, 6)], {"seq_lens": (4, 1, 4)})
     part = registry.call("rope", [desc("h t d", 3, 4, 6)], {})
-    (found,) = whole.reference(x)
-    np.testing.assert_array_equal(found[:, :4], part.reference(x[:, :4])[0])
-    np.testing.assert_array_equal(found[:, 4], x[:, 4])
-    np.testing.assert_array_equal(found[:, 5:], part.reference(x[:, 5:])[0])
+    (rotated,) = rotation.reference(x)
+    np.testing.assert_array_equal(rotated[:, :4], part.reference(x[:, :4])[0])
+    np.testing.assert_array_equal(rotated[:, 4], x[:, 4])
+    np.testing.assert_array_equal(rotated[:, 5:], part.reference(x[:, 5:])[0])
 
 
 def test_positions_prevail_over_lengths() -> None:
