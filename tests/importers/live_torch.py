@@ -263,7 +263,7 @@ def test_dynamic_dimensions() -> None:
 def test_names_of_dimensions_and_outputs_are_those_of_the_module() -> None:
     rows = torch.export.Dim("Rows", max=9)
     module = Computation(lambda x: {"scores": x * 2, "parts": [x.exp(), x.sum()]})
-    model = from_torch(module, (draw(4, 3),), dynamic_shapes=[({0: rows},)])
+    model = from_torch(module, (torch.ones(4, 3),), dynamic_shapes=[({0: rows},)])
     assert "dim Rows = 4  # at most 9" in model.text
     assert model.outputs == ("scores", "parts_0", "parts_1")
     assert model.dims == {"Rows": 9}
@@ -271,7 +271,7 @@ def test_names_of_dimensions_and_outputs_are_those_of_the_module() -> None:
 
 def test_a_module_in_training_mode_is_a_warning() -> None:
     with pytest.warns(ModelWarning, match="BatchNorm1d, Dropout"):
-        from_torch(nn.Sequential(nn.BatchNorm1d(3), nn.Dropout(0.1)), (draw(4, 3),))
+        from_torch(nn.Sequential(nn.BatchNorm1d(3), nn.Dropout(0.1)), (torch.ones(4, 3),))
 
 
 class ComplexTable(nn.Module):
@@ -288,7 +288,7 @@ class ComplexTable(nn.Module):
 
 
 def test_buffers_of_complex_numbers_are_two_constants() -> None:
-    compare(ComplexTable().eval(), (draw(5, 4),))
+    compare(ComplexTable().eval(), (torch.linspace(-1, 2, 20).reshape(5, 4),))
 
 
 def test_a_module_that_cannot_be_exported_is_an_error() -> None:
