@@ -47,8 +47,13 @@ def require_readable(path: str) -> bool:
 
 
 def describe_prefix(stored_names: Sequence[str], names: Collection[str]) -> str | None:
-    """What to do where all names have one prefix that those of the plan lack, or lack one that all of these have."""
+    """What to do where all names have one prefix that those of the plan lack, or lack one that all of these have.
+
+    Nothing is said of weights that a plan takes from tensors of another layout (`gptq:m.qweight`).
+    """
     first = stored_names[0]
+    if ":" in first:
+        return None
     for name in names:
         if name.endswith(first) and name != first:
             prefix = name.removesuffix(first)
