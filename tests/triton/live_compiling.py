@@ -233,7 +233,7 @@ def test_attention_uses_tensor_cores(tmp_path):
     one_in(5, [name for name, case in INVOCATIONS.items() if case.kernel in ORDERED], ["sm_80", "sm_90"]),
 )
 def test_every_kernel_of_reproducible_plans_compiles(name, architecture):
-    for source in sources(mark(INVOCATIONS[name]).launches()):
+    for source in sources(mark(INVOCATIONS[name]).launches(architecture=architecture)):
         assert compile_source(source, architecture).shared <= MEMORY[architecture]
 
 
