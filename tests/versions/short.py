@@ -127,6 +127,7 @@ def ask(server: subprocess.Popen[bytes]) -> dict[str, Any]:
 
 
 def main() -> None:
+    signal.signal(signal.SIGINT, signal.default_int_handler)  # what is started from a background ignores interrupts
     versions = []
     for package in PACKAGES:
         try:

@@ -39,6 +39,12 @@ WEIGHTS = {
 }
 
 
+@pytest.fixture(autouse=True)
+def same_draws(monkeypatch: pytest.MonkeyPatch) -> None:
+    """For each test by itself, whichever others run before it."""
+    monkeypatch.setitem(globals(), "RNG", np.random.default_rng(5))
+
+
 def make_small() -> onnx.ModelProto:
     """A lookup, a product with a bias, and heads, for any batch and number of tokens."""
     nodes = [

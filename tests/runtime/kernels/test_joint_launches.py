@@ -21,6 +21,12 @@ from tests.support.triton_in_numpy import Arena, run
 RNG = np.random.default_rng(7)
 
 
+@pytest.fixture(autouse=True)
+def same_draws(monkeypatch):
+    """For each test by itself, whichever others run before it."""
+    monkeypatch.setitem(globals(), "RNG", np.random.default_rng(7))
+
+
 def normal(*shape, dtype="f4"):
     return RNG.normal(0, 1, shape).astype(dtype)
 

@@ -25,6 +25,12 @@ KINDS = {"f8e4m3": ml_dtypes.float8_e4m3fn, "f8e5m2": ml_dtypes.float8_e5m2}
 RNG = np.random.default_rng(8)
 
 
+@pytest.fixture(autouse=True)
+def same_draws(monkeypatch):
+    """For each test by itself, whichever others run before it."""
+    monkeypatch.setitem(globals(), "RNG", np.random.default_rng(8))
+
+
 def make_values(kind):
     """All values of bf16 and f16; what lies halfway between two floats of 8 bits, and beside that; random numbers."""
     every = np.arange(65536, dtype=np.uint32).astype(np.uint16)

@@ -33,6 +33,12 @@ TOLERANCE = {"float16": 2e-3, "bfloat16": 1.6e-2, "float32": 4e-6, "float64": 1e
 RNG = np.random.default_rng(11)
 
 
+@pytest.fixture(autouse=True)
+def same_draws(monkeypatch):
+    """For each test by itself, whichever others run before it."""
+    monkeypatch.setitem(globals(), "RNG", np.random.default_rng(11))
+
+
 def normal(*shape, dtype="f4"):
     return RNG.normal(0.2, 1.2, shape).astype(dtype)
 
