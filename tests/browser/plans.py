@@ -51,15 +51,24 @@ def read_data(page: str) -> dict[str, Any]:
     return data
 
 
+def expand_runs(column: Any) -> Any:
+    """The values of a column that is written as values with their counts."""
+    if not isinstance(column, dict):
+        return column
+    values, counts = column["runs"][::2], column["runs"][1::2]
+    return [value for value, count in zip(values, counts, strict=True) for _ in range(count)]
+
+
 def repeat_tasks(page: str, times: int) -> str:
     """The page with all tasks of its plan so many times, one run after the other."""
     data, match = read_data(page), DATA.search(page)
     assert match is not None
-    tasks = data["tasks"]
+    tasks = {name: expand_runs(column) for name, column in data["tasks"].items()}
     count, end, last = len(tasks["start"]), tasks["end"], sum(tasks["start"])
     for name in ("length", "kind", "site", "target", "label", "tensor", "bytes", "cause"):
         tasks[name] *= times
     tasks["start"] += [end - last + tasks["start"][0], *tasks["start"][1:]] * (times - 1)
     tasks["critical"] = [n + run * count for run in range(times) for n in tasks["critical"]]
     tasks["end"] = end * times
+    data["tasks"] = tasks
     return page[: match.start(2)] + write_script_json(data) + page[match.end(2) :]
