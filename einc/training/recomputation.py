@@ -46,12 +46,6 @@ class ForwardPart:
         return {name: n for n, node in enumerate(self.nodes) for name in node.outputs}
 
     @cached_property
-    def read_late(self) -> frozenset[str]:
-        """What gradients read of it."""
-        late = self.graph.nodes[len(self.nodes) :]
-        return frozenset(name for node in late for name in node.inputs if name in self.positions)
-
-    @cached_property
     def between_blocks(self) -> tuple[str, ...]:
         """The tensors that are between blocks, in the order in which they are computed, but for those that take little
         time to be computed of others that are."""

@@ -94,10 +94,10 @@ def test_prompts_with_one_beginning_read_it_once(sessions: list[Session]) -> Non
         request = SequenceRequest(tokens, 3, logprobs=3, salt=salt)
         fresh = SequenceBatch(DecoderSlots(sessions[0], sessions[1:]))
         new, expected = run(used, request), run(fresh, request)
-        assert {one.cached for one in new} == {cached}
-        assert [replace(one, cached=0) for one in new] == expected
+        assert {step.cached for step in new} == {cached}
+        assert [replace(step, cached=0) for step in new] == expected
         found = run(used, replace(request, logprobs=None))  # the plan finds these tokens, where it returned logits
-        assert [one.token for one in found] == [one.token for one in new]
+        assert [step.token for step in found] == [step.token for step in new]
 
 
 def run(batch: SequenceBatch, request: SequenceRequest) -> list[NewToken]:
@@ -117,10 +117,10 @@ def test_sequences_share_what_others_still_use_and_wait_for_blocks(sessions: lis
     assert batch.start(2, replace(request, number=2, max_tokens=2))
     results = [progress.result for _ in range(5) for progress in batch.advance()]
     new = [result for result in results if isinstance(result, NewToken)]
-    by_number = {number: [one.token for one in new if one.sequence == number] for number in range(3)}
+    by_number = {number: [step.token for step in new if step.sequence == number] for number in range(3)}
     assert by_number[0] == by_number[1]
     assert by_number[2] == by_number[0][:2]
-    assert {(one.sequence, one.cached) for one in new} == {(0, 0), (1, 16), (2, 16)}
+    assert {(step.sequence, step.cached) for step in new} == {(0, 0), (1, 16), (2, 16)}
     others = [SequenceRequest([n] * 20, 1) for n in range(3)]
     assert [batch.start(slot, other) for slot, other in enumerate(others)] == [True, True, False]
     batch.end(0)
@@ -141,7 +141,7 @@ def test_gpus_give_the_same_tokens(sessions: list[Session]) -> None:
     assert generator.generate(prompts[:2], 4) == expected[:2]
     assert generator.generate(prompts[2:], 4) == expected[2:]
     assert generator.times.cached_tokens == PIECE
-    assert [one.tokens for one in expected[:2]] == [tokens[:4] for tokens in expected_tokens(NAME)]
+    assert [step.tokens for step in expected[:2]] == [tokens[:4] for tokens in expected_tokens(NAME)]
     for session in opened:
         session.close()
     assert driver.leaks() == {}
