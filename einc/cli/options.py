@@ -230,7 +230,7 @@ def complete_machines(ctx: click.Context, param: click.Parameter, incomplete: st
 
 
 def machine_option(**more: Any) -> Callable[[F], F]:
-    text = "A machine's name (see `einc machine list`) or file; dgx-h100:4 or dgx-h100:0,1 is some of its sites."
+    text = "A name (see `einc machine list`) or file; dgx-h100:0,1 is some of its sites, dgx-h100x4 four hosts."
     return click.option("-m", "--machine", metavar="MACHINE", help=text, shell_complete=complete_machines, **more)
 
 

@@ -35,6 +35,7 @@ from einc.machines.schema import (
     SiteEntry,
     decode_machine_file,
 )
+from einc.machines.several_hosts import join_equal_hosts, split_hosts
 from einc_runtime.plan.schema import HOST
 from einc_runtime.strict_json import describe_json
 from einc_runtime.text import did_you_mean
@@ -64,7 +65,7 @@ def load_instances() -> Mapping[str, str]:
 
 
 def load_machine(name_or_path: str, sites: int | None = None) -> Machine:
-    """A preset, by its name or that of a cloud's instance, or the machine of a JSON file.
+    """A preset, by its name or that of a cloud's instance, several hosts of one, or the machine of a JSON file.
 
     `sites` is the number of sites of `host` (default: the CPU cores that this process may use); of any other machine
     it keeps the first `sites`. Raises MachineError for an unknown name, a broken file or too many sites, UsageError
@@ -81,11 +82,14 @@ def load_machine(name_or_path: str, sites: int | None = None) -> Machine:
         return machine.restrict(places)
     if name_or_path not in list_presets():
         name_or_path = load_instances().get(name_or_path.lower(), name_or_path)
+    hosts = split_hosts(name_or_path)
+    if name_or_path == HOST:
+        return parse_machine(_read_preset(HOST), HOST, sites=count_host_cores() if sites is None else sites)
     if name_or_path in list_presets():
-        text = (resources.files("einc.machines") / "presets" / f"{name_or_path}.json").read_text("utf-8")
-        if name_or_path == HOST:
-            return parse_machine(text, name_or_path, sites=count_host_cores() if sites is None else sites)
-        machine = parse_machine(text, name_or_path)
+        machine = parse_machine(_read_preset(name_or_path), name_or_path)
+    elif hosts is not None:
+        preset, count = hosts
+        machine = _build_machine(join_equal_hosts(decode_machine_file(_read_preset(preset)), count, name_or_path), None)
     else:
         machine = parse_machine(_read_file(name_or_path), name_or_path)
     if sites is None or sites == len(machine.sites):
@@ -93,6 +97,10 @@ def load_machine(name_or_path: str, sites: int | None = None) -> Machine:
     if not 1 <= sites < len(machine.sites):
         raise MachineError(f"{machine.name} has {len(machine.sites)} sites, not {sites}")
     return machine.restrict(range(sites))
+
+
+def _read_preset(name: str) -> str:
+    return (resources.files("einc.machines") / "presets" / f"{name}.json").read_text("utf-8")
 
 
 def count_host_cores() -> int:

@@ -13,6 +13,7 @@ from einc.machines.load import (
     load_machine,
     parse_machine,
 )
+from einc.machines.several_hosts import load_networks
 
 V100 = """
 X 1 1 2 2 S S S
@@ -36,8 +37,8 @@ def width(machine, pair):
 
 def test_the_names():
     assert list_presets() == (
-        "dgx-1", "dgx-2", "dgx-a100", "dgx-h100", "dgx-h100x2", "dgx-h100x4", "dgx-h100x8", "dgx-v100",
-        "dgx-v100-paper", "gb200-nvl72", "gb200-nvl72x2", "gb300-nvl72", "geforce-3090x2", "geforce-3090x4",
+        "dgx-1", "dgx-2", "dgx-a100", "dgx-h100", "dgx-v100",
+        "dgx-v100-paper", "gb200-nvl72", "gb300-nvl72", "geforce-3090x2", "geforce-3090x4",
         "geforce-4090x2", "geforce-4090x4", "geforce-5090x2", "geforce-5090x4", "gh200x4", "h100-nvl-4", "h100-nvl-8",
         "hgx-a100-4", "hgx-a100-80gb", "hgx-a100-80gb-4", "hgx-b200", "hgx-b300", "hgx-h100-4", "hgx-h200", "host",
         "hosts-100g", "hosts-100g-2s", "hosts-25g", "hosts-25g-2s", "l40s-pcie4", "l40s-pcie8", "mi250x-8", "mi300x-8",
@@ -127,6 +128,30 @@ def test_several_nodes_with_a_card_for_every_gpu(name, node, nodes, of):
     assert len(machine.routes) == node * nodes * (node * nodes - 1)
     first = machine.restrict(range(node))
     assert (first.sites, first.routes) == (alone.sites, alone.routes)
+
+
+@pytest.mark.parametrize("preset", load_networks())
+def test_two_hosts_of_each_kind(preset):
+    """Each host is what one alone is, and data gets from each site to those of the other host, by their cards alone."""
+    alone, machine = load_machine(preset), load_machine(f"{preset}x2")
+    size, gbs = len(alone.sites), load_networks()[preset].gbs
+    assert machine.name == f"{preset}x2"
+    assert parse_machine(format_machine(machine)) == machine
+    for first in (0, size):
+        host = machine.restrict(range(first, first + size))
+        assert (host.sites, host.routes.keys()) == (alone.sites, alone.routes.keys())
+        assert all(width(host, pair) == width(alone, pair) for pair in alone.routes)
+    assert {width(machine, (a, size + b))[0] for a in range(size) for b in range(size)} == {gbs}
+
+
+def test_names_of_several_hosts():
+    assert len(load_machine("dgx-h100x128").sites) == 1024
+    assert len(load_machine("dgx-h100x2:0,8").sites) == 2
+    for name in ("dgx-h100x1", "dgx-h100x02", "hostx2", "hosts-25gx2", "dgx-h100x2x2"):
+        with pytest.raises(UsageError, match=f"no machine '{name}'"):
+            load_machine(name)
+    with pytest.raises(MachineError, match="dgx-h100x129 has 1032 sites; at most 1024"):
+        load_machine("dgx-h100x129")
 
 
 @pytest.mark.parametrize(("name", "gbits"), [("hosts-25g", 25), ("hosts-100g", 100)])

@@ -44,7 +44,10 @@ group = LazyGroup(
 @click.command("list", cls=EincCommand, epilog=examples("einc machine list"))
 @json_option
 def list_command(as_json: bool) -> None:
-    """List the machines that einc knows by name."""
+    """List the machines that einc knows by name.
+
+    Several hosts of one kind have names, too: dgx-h100x4 is four of dgx-h100 on a network.
+    """
     from einc.machines.load import list_presets, load_instances, load_machine
     from einc.predict.ranges import name_rates
     from einc.report.tables import NOT_MEASURED
