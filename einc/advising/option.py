@@ -68,16 +68,17 @@ class AdviceOption:
 
 @dataclass(frozen=True, slots=True)
 class Limits:
-    """What an option must keep to: milliseconds for a token (or a run), and for the first token of an answer, and the
-    price of an hour, which an option without a price is taken to keep to."""
+    """What an option must keep to: milliseconds for a token (or a run), and for the first token of an answer, the price
+    of an hour, which an option without a price is taken to keep to, and the least rate in what it makes a second."""
 
     latency_ms: float | None = None
     first_ms: float | None = None
     hourly: float | None = None
+    rate: float = 0.0
 
     def allow(self, option: AdviceOption) -> bool:
         """Whether an option has times, and keeps to the limits."""
-        if option.rate is None or option.latency_ms is None:
+        if option.rate is None or option.latency_ms is None or option.rate < self.rate:
             return False
         told = (option.latency_ms, option.first_ms, option.hourly)
         limits = (self.latency_ms, self.first_ms, self.hourly)

@@ -9,8 +9,8 @@ from __future__ import annotations
 import functools
 import signal
 import time
-from collections.abc import Callable, Iterator, Mapping, Sequence
-from concurrent.futures import ProcessPoolExecutor
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
+from concurrent.futures import FIRST_COMPLETED, Future, ProcessPoolExecutor, wait
 from dataclasses import dataclass, replace
 from multiprocessing import active_children, get_context
 
@@ -105,34 +105,47 @@ def plan_options(
         for users in workload.batches  # outermost, as machines share the graphs of a number of users
         for offer, target in targets
     ]
-    finished: list[_Group] = []
     begin, count = time.monotonic(), sum(group.left for group in groups)
-    while groups and (time.monotonic() - begin <= ALONE_SECONDS or count_host_cores() == 1):
-        number = 1 + count - sum(group.left for group in groups)
-        name = f"option {number} of {count}: {groups[0].next_name}"
+    while (n := _find_next(groups)) is not None and (
+        time.monotonic() - begin <= ALONE_SECONDS or count_host_cores() == 1
+    ):
+        name = f"option {1 + sum(len(group.planned) for group in groups)} of {count}: {groups[n].next_name}"
         planner = _Planner(cache, limits, deadline, functools.partial(_say_step, phase, name))
-        groups[0] = groups[0].plan_next(planner)
-        if not groups[0].left:
-            finished.append(groups.pop(0))
-    for group in _plan_in_processes(groups, _Planner(cache, limits, deadline, _say_nothing)):
-        finished.append(group)
-        phase(f"option {sum(len(group.planned) for group in finished)} of {count}")
-    return [option for n in range(len(offers)) for group in finished[n :: len(offers)] for option in group.planned]
+        groups[n] = groups[n].plan_next(planner)
+    for n, group in _plan_in_processes(groups, _Planner(cache, limits, deadline, _say_nothing)):
+        groups[n] = group
+        phase(f"option {sum(len(group.planned) for group in groups)} of {count}")
+    return [option for n in range(len(offers)) for group in groups[n :: len(offers)] for option in group.planned]
 
 
-def _plan_in_processes(groups: Sequence[_Group], planner: _Planner) -> Iterator[_Group]:
-    """The groups with all of their options, in their order, from a process for each core; an exception ends these at
-    once."""
-    if not groups:
+def _find_next(groups: Sequence[_Group], busy: Collection[int] = ()) -> int | None:
+    """The group whose next option is planned: the first one that has none, so that something is known of each where
+    time runs out, or else the first with one left."""
+    free = [n for n, group in enumerate(groups) if group.left and n not in busy]
+    return next((n for n in free if not groups[n].planned), next(iter(free), None))
+
+
+def _plan_in_processes(groups: Sequence[_Group], planner: _Planner) -> Iterator[tuple[int, _Group]]:
+    """Positions of groups, each with the group and its next option, until all are planned, by a process for each core;
+    an exception ends these at once."""
+    groups = list(groups)
+    workers = min(count_host_cores(), sum(group.left > 0 for group in groups))
+    if not workers:
         return
-    workers = min(count_host_cores(), len(groups))
     # Processes that are spawned take no thread or lock of this one along.
     with ProcessPoolExecutor(workers, get_context("spawn"), _end_silently) as pool:
         try:
-            # Not by `map`, which cancels what is left: in Python 3.11, the pool fails on cancelled work when it ends.
-            futures = [pool.submit(_plan_group, group, planner) for group in groups]
-            for future in futures:
-                yield future.result()
+            running: dict[Future[_Group], int] = {}
+            while True:
+                # As many as there are processes: in Python 3.11, the pool fails on cancelled work when it ends.
+                while len(running) < workers and (n := _find_next(groups, running.values())) is not None:
+                    running[pool.submit(groups[n].plan_next, planner)] = n
+                if not running:
+                    return
+                for future in wait(running, return_when=FIRST_COMPLETED).done:
+                    n = running.pop(future)
+                    groups[n] = future.result()
+                    yield n, groups[n]
         except BaseException:
             for process in active_children():
                 process.terminate()
@@ -143,12 +156,6 @@ def _end_silently() -> None:
     """Leaves it to the process that started this one to say why all end."""
     for number in (signal.SIGINT, signal.SIGTERM):
         signal.signal(number, signal.SIG_DFL)
-
-
-def _plan_group(group: _Group, planner: _Planner) -> _Group:
-    while group.left:
-        group = group.plan_next(planner)
-    return group
 
 
 def _say_step(phase: Callable[[str], None], name: str, step: str) -> None:

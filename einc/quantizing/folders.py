@@ -28,6 +28,7 @@ from einc.quantizing.rounding import (
     round_floats,
     round_rows,
 )
+from einc.quantizing.schemes import describe_scheme
 from einc_runtime.errors import ArrayFault, UsageFault
 from einc_runtime.execution.data.safetensors import INDEX_FILE, SafetensorsEntry, SafetensorsFile, open_folder
 from einc_runtime.plan.element_types import ELEMENT_FORMATS
@@ -37,11 +38,6 @@ _LINEAR = re.compile(r"(.+(_proj|\.experts\.\d+\.w[123]))\.weight")
 _HEAD = "lm_head.weight"
 _FLOAT_CODES = ("F16", "BF16", "F32")
 """The types of weights that are quantized, as files name them."""
-COMPRESSED_FORMATS = {
-    "i8": "int-quantized", "i4": "pack-quantized", "f8e4m3": "float-quantized", "mxfp8": "mxfp8-quantized",
-    "mxfp4": "mxfp4-pack-quantized", "nvfp4": "nvfp4-pack-quantized",
-}  # fmt: skip
-"""What compressed-tensors calls the layout of each form that is written."""
 _COPIED = (".json", ".txt", ".model", ".md", ".jinja")
 CONFIGURATION = "config.json"
 ROWS_AT_ONCE = 1 << 22
@@ -115,7 +111,7 @@ def quantize_folder(
             if entry.is_file() and entry.suffix in _COPIED and entry.name not in (INDEX_FILE, CONFIGURATION):
                 shutil.copyfile(entry, temporary / entry.name)
         skipped = [] if head or _HEAD not in files else ["lm_head"]
-        described = _describe(scheme, skipped, round_inputs)
+        described = describe_scheme(scheme, skipped, round_inputs)
         _write_json(temporary / CONFIGURATION, {**config, "quantization_config": described})
         os.rename(temporary, destination)
     except BaseException:
@@ -260,30 +256,3 @@ def _write_json(path: Path, document: dict[str, Any]) -> None:
 def _sync(stream: BinaryIO) -> None:
     stream.flush()
     os.fsync(stream.fileno())
-
-
-def _describe(scheme: RoundingScheme, skipped: list[str], round_inputs: bool) -> dict[str, Any]:
-    """The field of the configuration that says how weights are stored."""
-    form = scheme.form
-    if scheme.has_blocks:
-        return {
-            "quant_method": "fp8", "fmt": "e4m3", "activation_scheme": "dynamic",
-            "weight_block_size": [scheme.group, scheme.group], "modules_to_not_convert": skipped,
-        }  # fmt: skip
-    strategy = "tensor_group" if form.has_factor else "group" if scheme.group else "channel"
-    weights = {
-        "num_bits": scheme.bits, "type": "float" if form.is_float else "int", "symmetric": not scheme.zeros,
-        "dynamic": False, "strategy": strategy, "group_size": scheme.group or None,
-    }  # fmt: skip
-    if form.group:
-        weights["scale_dtype"] = "torch.uint8" if form.scales == "f8e8m0" else "torch.float8_e4m3fn"
-    inputs = {"num_bits": 8, "type": weights["type"], "symmetric": True, "dynamic": True, "strategy": "token"}
-    activations = {"input_activations": inputs if round_inputs else None, "output_activations": None}
-    return {
-        "quant_method": "compressed-tensors",
-        "format": COMPRESSED_FORMATS[form.name],
-        "quantization_status": "compressed",
-        "config_groups": {"group_0": {"targets": ["Linear"], "weights": weights, **activations}},
-        "ignore": skipped,
-        "kv_cache_scheme": None,
-    }

@@ -7,6 +7,7 @@ import io
 import json
 import math
 import re
+import shutil
 from collections.abc import Callable, Sequence
 from dataclasses import replace
 from multiprocessing import active_children
@@ -307,6 +308,35 @@ def test_texts_longer_than_a_model_was_made_for_are_told() -> None:
     assert "at most 512 tokens, and 513" in str(describe_excess(replace(workload, answer_tokens=13)))
 
 
+def test_users_that_double() -> None:
+    from einc.cli.commands.advise import Users
+
+    numbers = {text: Users().convert(text, None, None) for text in ("3..13", "1..8", "5..5", "7,2")}
+    assert numbers == {"3..13": (3, 6, 12, 13), "1..8": (1, 2, 4, 8), "5..5": (5,), "7,2": (7, 2)}
+
+
+@pytest.mark.usefixtures("less_effort")
+def test_a_rate_that_is_asked_for(einc: Run, tmp_path: Path) -> None:
+    (tmp_path / "rows.ein").write_text(ROWS)
+    command = ("advise", tmp_path / "rows.ein", "-m", "dgx-h100:1", "--json")
+    rate = json.loads(einc(*command))["options"][0]["rate"]
+    assert json.loads(einc(*command, "--rate-at-least", rate))["options"][0]["best"]
+    assert not json.loads(einc(*command, "--rate-at-least", rate * 1.001))["options"][0]["best"]
+
+
+@pytest.mark.usefixtures("less_effort")
+@pytest.mark.parametrize("bits", [("--bits", "f8", "--round-inputs"), ("--bits", "4")])
+def test_weights_as_quantize_would_store_them(bits: tuple[str, ...], einc: Run, tmp_path: Path) -> None:
+    """The plans of `--bits` are those of the folder that `einc quantize` writes."""
+    folder, stored = tmp_path / "full", tmp_path / "stored"
+    shutil.copytree(STORIES, folder)
+    einc("quantize", folder, "-o", stored, *bits)
+    question = ("-m", "dgx-h100:1", "--prompt", "40", "--answer", "9", "--json")
+    described, written = (json.loads(einc("advise", *words, *question)) for words in ((folder, *bits), (stored,)))
+    assert described["options"][0]["plans"] == written["options"][0]["plans"]
+    assert "its weights are quantized already" in einc("advise", stored, *bits, *question)
+
+
 def test_options_that_are_not_possible_say_why(einc: Run, tmp_path: Path) -> None:
     text = tmp_path / "rows.ein"
     text.write_text(ROWS.replace("n = 64", "n = 262144"))  # the weight alone has 256 GiB
@@ -344,6 +374,8 @@ def test_the_table_is_the_same_everywhere(einc: Run, tmp_path: Path) -> None:
     ("words", "message"),
     [
         (("--users", "0"), "'0' is not a list of numbers of users"),
+        (("--users", "8..4"), "'8..4' is not a list of numbers of users"),
+        (("--bits", "8"), "--bits is for published models"),
         (("--users", "3"), "--users-param batch says that the param `batch` is their number"),
         (("--users", "3", "--users-param", "lot"), "lot"),
         (("--price", "h100"), "is not a price for an hour"),

@@ -10,8 +10,9 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from einc.cli.files import read_model_text
-from einc.cli.model_folders import CONFIGURATION, find_model_folder, read_published_model
+from einc.cli.model_folders import CONFIGURATION, PublishedModel, find_model_folder, read_published_model
 from einc.cli.options import Definition, Duration, Seconds, TokenCount, complete_machines
+from einc.cli.stored_weights import BIT_FORMS, bits_option, round_inputs_option
 from einc.errors import UsageError
 from einc.options import CompileOptions
 from einc_runtime.cli import output
@@ -31,16 +32,21 @@ MAX_OFFERS = 64
 
 
 class Users(ParamType):
-    """`1,8,32`."""
+    """`1,8,32`, or `1..64` for all doublings of the first up to the last, which is one of them."""
 
-    name = "N,N,..."
+    name = "N,N,... | N..M"
 
     def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> tuple[int, ...]:
         if isinstance(value, tuple):
             return value
-        parts = [part.strip() for part in str(value).split(",")]
-        if not all(part.isascii() and part.isdigit() and 0 < int(part[:9]) <= MAX_USERS for part in parts):
-            self.fail(f"{value!r} is not a list of numbers of users such as 1,8,32", param, ctx)
+        numbers = re.fullmatch(r" *([0-9]{1,9}) *\.\. *([0-9]{1,9}) *", str(value), re.ASCII)
+        first, last = (1, 1) if numbers is None else (int(numbers[1]), int(numbers[2]))
+        doubled = [first << k for k in range(MAX_USERS.bit_length()) if 0 < first << k < last] + [last]
+        parts = [part.strip() for part in (str(value).split(",") if numbers is None else map(str, doubled))]
+        if first > last or not all(
+            part.isascii() and part.isdigit() and 0 < int(part[:9]) <= MAX_USERS for part in parts
+        ):
+            self.fail(f"{value!r} is not a list of numbers of users such as 1,8,32, or 1..64", param, ctx)
         return tuple(dict.fromkeys(int(part) for part in parts))
 
 
@@ -71,6 +77,8 @@ class AdviseArguments:
     definitions: tuple[tuple[str, str], ...]
     preset: str | None
     dtype: str | None
+    bits: str | None
+    round_inputs: bool
     prices: tuple[tuple[str, float], ...]
     ignored: tuple[str, ...]
 
@@ -82,6 +90,7 @@ class AdviseArguments:
     epilog=examples(
         "einc advise llama-3.1-70b -m dgx-h100:4 -m dgx-h100 --users 32 --prompt 8192",
         "einc advise llama-3.1-8b -m dgx-a100 -m dgx-h100 --users 1,8,64 --price a100=1.5/h --price h100=2.5/h",
+        "einc advise llama-3.1-70b -m dgx-h100:2 -m dgx-h100:4 --bits f8 --round-inputs --users 32",
         "einc advise llama-3.1-8b --users 64 --objective throughput --latency-at-most 30ms --html advice.html",
         "einc advise moe.ein -m dgx-h100 --users-param batch --users 1,4,16",
     ),
@@ -96,13 +105,19 @@ class AdviseArguments:
     shell_complete=complete_machines,
     help="A machine to consider, or some of its sites; several may be given.  [default: this computer]",
 )
-@click.option("--users", type=Users(), help="How many users there are at once; several may be tried.  [default: 1]")
+@click.option(
+    "--users",
+    type=Users(),
+    help="How many users there are at once: 1,8,32, or 1..64 for 1, 2, 4, ... 64.  [default: 1]",
+)
 @click.option("--users-param", metavar="NAME", help="The param of MODEL.ein that is the number of users.")
 @click.option("--prompt", type=TokenCount(), help="Tokens of each prompt, or text.  [default: 1024]")
 @click.option("--answer", type=TokenCount(), help="Tokens of each answer of a decoder.  [default: 256]")
 @click.option("-D", "definitions", type=Definition(), multiple=True, help="Replace a param or dim of MODEL.ein.")
 @click.option("--preset", metavar="NAME", help="Apply a preset of MODEL.ein.")
 @click.option("--dtype", metavar="DTYPE", help="Replace the floating dtypes of the model: f16, bf16, f32 or f64.")
+@bits_option(None, "Plan as if `einc quantize --bits` had stored the weights of a published model: f8, 8, 4, ...")
+@round_inputs_option
 @click.option(
     "--price",
     "prices",
@@ -118,6 +133,7 @@ class AdviseArguments:
 )
 @click.option("--latency-at-most", "latency_ms", type=Duration(), help="The longest time for a token or a run: 50ms.")
 @click.option("--first-at-most", "first_ms", type=Duration(), help="The longest time for the first token: 2s.")
+@click.option("--rate-at-least", type=click.FloatRange(min=0), default=0.0, help="The lowest rate: tokens a second.")
 @click.option(
     "--price-at-most", type=click.FloatRange(min=0, min_open=True), help="The highest price of an hour of all sites."
 )
@@ -133,6 +149,7 @@ def advise_command(
     objective: str | None,
     latency_ms: float | None,
     first_ms: float | None,
+    rate_at_least: float,
     price_at_most: float | None,
     undivided: bool,
     time_limit: float | None,
@@ -175,7 +192,7 @@ def advise_command(
             workload,
             offers,
             chosen,
-            Limits(latency_ms, first_ms, price_at_most),
+            Limits(latency_ms, first_ms, price_at_most, rate_at_least),
             FiguresCache(find_figures_folder()),
             divide=not undivided,
             time_limit=time_limit,
@@ -238,10 +255,11 @@ def _read_workload(question: AdviseArguments) -> Workload:
                 raise UsageError(f"{option} is for model texts, and {question.model} is a published model")
         model = read_published_model(folder)
         lengths = (question.prompt or 1024, question.answer or 256)
-        config = (model.config, model.where)
-        return read_folder_workload(model.name, config, model.stored, question.users or (1,), lengths, question.ignored)
-    for option, tokens in (("--prompt", question.prompt), ("--answer", question.answer)):
-        if tokens is not None:
+        config = (_quantize(question, model), model.where)
+        stored = model.stored if question.bits is None else None  # names of other tensors
+        return read_folder_workload(model.name, config, stored, question.users or (1,), lengths, question.ignored)
+    for option, setting in (("--prompt", question.prompt), ("--answer", question.answer), ("--bits", question.bits)):
+        if setting is not None:
             raise UsageError(f"{option} is for published models; -D sets the params of a model text")
     if question.users is not None and question.users_param is None:
         raise UsageError(
@@ -251,3 +269,15 @@ def _read_workload(question: AdviseArguments) -> Workload:
     name = os.path.basename(question.model).removesuffix(".ein")
     users = question.users or (1,)
     return TextWorkload(name, read_model_text(question.model), users, question.users_param, question.definitions)
+
+
+def _quantize(question: AdviseArguments, model: PublishedModel) -> bytes:
+    """The configuration of the model, or of what `einc quantize` would make of it."""
+    from einc.quantizing.schemes import choose_scheme, quantize_configuration
+
+    if question.bits is None:
+        if question.round_inputs:
+            raise UsageError("--round-inputs goes with --bits 8 or --bits f8")
+        return model.config
+    scheme = choose_scheme(BIT_FORMS[question.bits], round_inputs=question.round_inputs)
+    return quantize_configuration(model.config, model.where, scheme, question.round_inputs)

@@ -6,16 +6,13 @@ import os
 
 import click
 
+from einc.cli.stored_weights import BIT_FORMS, bits_option, round_inputs_option
 from einc.errors import UsageError
 from einc_runtime.cli import files, output
 from einc_runtime.cli.base import EincCommand, examples, json_option
 from einc_runtime.cli.progress import show_phases
 from einc_runtime.errors import WriteFault
-from einc_runtime.plan.element_types import STORED_FORMS
 from einc_runtime.text import format_memory
-
-BIT_FORMS = {"8": "i8", "4": "i4", "f8": "f8e4m3", "mxfp8": "mxfp8", "mxfp4": "mxfp4", "nvfp4": "nvfp4"}
-"""What `--bits` says, and the form of the language that it is."""
 
 
 @click.command(
@@ -32,11 +29,9 @@ BIT_FORMS = {"8": "i8", "4": "i4", "f8": "f8e4m3", "mxfp8": "mxfp8", "mxfp4": "m
 )
 @click.argument("folder", metavar="DIR")
 @click.option("-o", "--output", "target", metavar="DIR2", required=True, help="The folder to write; it is new.")
-@click.option(
-    "--bits",
-    type=click.Choice(list(BIT_FORMS)),
-    default="8",
-    help="Bits of a weight; f8 for floats of 8 bits (e4m3), or a form with groups and scales of its own.  [default: 8]",
+@bits_option(
+    "8",
+    "Bits of a weight; f8 for floats of 8 bits (e4m3), or a form with groups and scales of its own.  [default: 8]",
 )
 @click.option(
     "--group",
@@ -46,11 +41,7 @@ BIT_FORMS = {"8": "i8", "4": "i4", "f8": "f8e4m3", "mxfp8": "mxfp8", "mxfp4": "m
 )
 @click.option("--zeros", is_flag=True, help="Give every scale a zero point.")
 @click.option("--head", is_flag=True, help="Quantize the matrix of the logits (lm_head), too.")
-@click.option(
-    "--round-inputs",
-    is_flag=True,
-    help="Have products round what they multiply with the weights to 8 bits, token by token.",
-)
+@round_inputs_option
 @json_option
 def quantize_command(
     folder: str, target: str, bits: str, group: int | None, zeros: bool, head: bool, round_inputs: bool, as_json: bool
@@ -62,22 +53,12 @@ def quantize_command(
     to that of the tensor. `einc import hf` reads it.
     """
     from einc.quantizing.folders import quantize_folder
-    from einc.quantizing.rounding import RoundingScheme
+    from einc.quantizing.schemes import choose_scheme
 
     files.require_present(folder, or_folder=True)
     if not os.path.isdir(folder):
         raise UsageError("expected a folder with safetensors files", where=folder)
-    form = STORED_FORMS[BIT_FORMS[bits]]
-    size = (form.group or (32 if bits == "4" else 0)) if group is None else group
-    if form.group and (zeros or size != form.group):
-        raise UsageError(f"{bits} has groups of {form.group}, and no --zeros")
-    if not form.group and size % 32:
-        raise UsageError(f"--group is {size}, and groups are multiples of 32")
-    if bits == "f8" and (zeros or size not in (0, 128)):
-        raise UsageError("floats of 8 bits have no --zeros, and scales of rows or, with --group 128, of blocks")
-    scheme = RoundingScheme(form, size, zeros)
-    if round_inputs and (size or zeros or form.packing > 1):
-        raise UsageError("--round-inputs is for weights of 8 bits with a scale for each row, without zero points")
+    scheme = choose_scheme(BIT_FORMS[bits], group, zeros, round_inputs)
     try:
         with show_phases() as phase:
             quantized = quantize_folder(folder, target, scheme, head, phase, round_inputs=round_inputs)
