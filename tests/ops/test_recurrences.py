@@ -12,8 +12,7 @@ from einc.core.spec import FunctionSpec
 from einc.ops.base import Operator
 from einc.ops.reproducible import ReproducibleOperator
 from einc_runtime.errors import PlanFault
-from einc_runtime.kernels.base import ANY_NUMBER, Invocation
-from einc_runtime.kernels.registry import PROVIDERS, prepare
+from einc_runtime.kernels.base import ANY_NUMBER
 from tests.support.block_slices import slices
 from tests.support.definition_oracle import FEW, Array, corruptions, difference, fault, one_number, requests
 from tests.support.kernel_pieces import run_kernel
@@ -139,29 +138,3 @@ def test_what_is_carried_from_step_to_step_is_told() -> None:
     assert (str(hidden.desc), hidden.start, hidden.output) == ("bf16[d=5, n=3]", None, None)
     cell, state = CASES["pair"].operator("f32").carries
     assert (cell.output, state.output) == (0, 1)
-
-
-@pytest.mark.parametrize("provider", PROVIDERS)
-def test_a_call_that_does_not_fit_is_refused(provider: str) -> None:
-    operator = CASES["started"].operator("f32")
-    attributes = {k: list(v) if isinstance(v, tuple) else v for k, v in operator.kernel.attributes}
-    arrays = [np.zeros((6, 5), "f4"), np.zeros((6, 5), "f4"), np.zeros(5, "f4")]
-    result = np.zeros((6, 5), "f4")
-
-    def build(inputs: list[Array], output: Array, **changed: object) -> None:
-        prepare(Invocation("recurrence", {**attributes, **changed}, inputs, [output]), provider)  # type: ignore[dict-item]
-
-    build(arrays, result)
-    for inputs, output, changed in (
-        (arrays[:2], result, {}),
-        ([*arrays[:2], arrays[2][:4]], result, {}),
-        ([arrays[0][:5], *arrays[1:]], result, {}),
-        (arrays, result.astype("f8"), {}),
-        (arrays, result, {"results": [1]}),
-        (arrays, result, {"results": [True]}),
-        (arrays, result, {"reads": [7]}),
-        (arrays, result, {"loops": "t=6 d=5 e=2"}),
-        (arrays, result, {"loops": "t=6 d=4"}),
-    ):
-        with pytest.raises(PlanFault):
-            build(inputs, output, **changed)

@@ -28,7 +28,7 @@ from einc_runtime.plan.checks import (
     require_tiling,
     require_unique,
 )
-from einc_runtime.plan.meaning.operations import require_labels
+from einc_runtime.plan.meaning.operations import require_blocks, require_labels
 from einc_runtime.plan.repetition import check_repetition, sum_costs
 from einc_runtime.plan.schema import ITEMSIZE, MAX_RANK, Attribute, Block, Bundle, Exchange, Index, Operation, Scalar
 from einc_runtime.plan.task_validation import validate_tasks
@@ -136,11 +136,12 @@ def _check_operations(bundle: Bundle) -> None:
         require(computed, f"tensors[{position}]", "no operation computes this value")
     total = sum_costs(bundle)
     require(total == bundle.total_cost, "total_cost", f"{bundle.total_cost}, where the operations cost {total}")
-    require_labels(bundle)
+    derived = require_labels(bundle)
     budget = boxes.StepBudget(MAX_CORNERS)
     for i, operation in enumerate(bundle.operations):
         _check_indices(operation, f"operations[{i}]")
         _check_functions(bundle, operation, f"operations[{i}]", budget)
+    require_blocks(derived)
 
 
 def _check_labels(operation: Operation, where: str) -> None:

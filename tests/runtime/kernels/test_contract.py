@@ -176,32 +176,6 @@ def test_products_accumulate_wider_than_they_are_stored():
 F = np.ones((2, 3), "f4")
 
 
-@pytest.mark.sampled(4)
-@pytest.mark.parametrize(
-    ("attributes", "inputs", "output", "message"),
-    [
-        ({}, [F, F.T], np.ones((2, 2), "f4"), "missing"),
-        ({"equation": 3}, [F, F.T], np.ones((2, 2), "f4"), "should be str"),
-        ({"equation": "i j, j k -> i k", "x": 1}, [F, F.T], np.ones((2, 2), "f4"), "unknown kernel attribute 'x'"),
-        ({"equation": "i j, j k -> i k", "scale": 2}, [F, F.T], np.ones((2, 2), "f4"), "should be float"),
-        ({"equation": "i j, j k -> i k", "scale": np.inf}, [F, F.T], np.ones((2, 2), "f4"), "scale"),
-        ({"equation": "i j, j k -> i k", "scale": 2.0}, [F.astype("i4"), F.T.astype("i4")], np.ones((2, 2), "i4"), "i"),
-        ({"equation": "i j, j k"}, [F, F.T], np.ones((2, 2), "f4"), "one '->'"),
-        ({"equation": "i j, j k -> i i"}, [F, F.T], np.ones((2, 2), "f4"), "twice"),
-        ({"equation": "i j, j k -> i k"}, [F], np.ones((2, 2), "f4"), "2 operands is applied to 1"),
-        ({"equation": "i j, j k -> i k"}, [F, F], np.ones((2, 3), "f4"), "extent 3 in one operand and 2"),
-        ({"equation": "i j, j k -> i k l"}, [F, F.T], np.ones((2, 2), "f4"), "3 indices"),
-        ({"equation": "i j, j k -> i z"}, [F, F.T], np.ones((2, 2), "f4"), "'z'"),
-        ({"equation": "i j, j k -> i k"}, [F, F.T.astype("f8")], np.ones((2, 2), "f4"), "f32 and f64"),
-        ({"equation": "i j, j k -> i k"}, [F > 0, F.T > 0], np.ones((2, 2), "?"), "bool"),
-        ({"equation": "i j, j k -> i k"}, [F.astype("u1"), F.T], np.ones((2, 2), "f4"), "i4x2"),
-    ],
-)
-def test_what_does_not_fit_is_refused_when_prepared(attributes, inputs, output, message):
-    with pytest.raises(PlanFault, match=message):
-        prepare(Invocation("contract", attributes, inputs, [output]))
-
-
 def test_unknown_kernels_are_refused():
     with pytest.raises(PlanFault, match="unknown kernel 'conv'"):
         prepare(Invocation("conv", {}, [F], [F]))

@@ -9,10 +9,9 @@ import numpy as np
 import pytest
 
 from einc_runtime.dtypes import Array
-from einc_runtime.errors import PlanFault, ValueFault
+from einc_runtime.errors import ValueFault
 from einc_runtime.kernels.base import Invocation
 from einc_runtime.kernels.numpy import experts
-from einc_runtime.kernels.registry import prepare
 from einc_runtime.plan.reproducible import ATTRIBUTE
 from einc_runtime.plan.schema import Block
 from tests.support.kernel_runs import run_compiled
@@ -120,31 +119,3 @@ def test_a_pick_that_is_no_expert(pick: int, words: str) -> None:
     picks[2, 1] = pick
     with pytest.raises(ValueFault, match=words):
         run_compiled(invoke(x, weight[:2], picks, np.zeros((4, 2, 3), "f4"), 6))
-
-
-X, W, P, Y = np.zeros((4, 6), "f4"), np.zeros((3, 5, 6), "f4"), np.zeros((4, 2), "i8"), np.zeros((4, 2, 5), "f4")
-LIES: list[tuple[list[Array], Array, dict[str, Any]]] = [
-    ([X, W, P], Y, {"experts": 2}),
-    ([X, W, P], Y, {"experts": 3.0}),
-    ([X, W, P], Y, {"experts": 3, "slots": 2}),
-    ([X, W, P], Y, {}),
-    ([X, W], Y, {"experts": 3}),
-    ([X[:3], W, P], Y, {"experts": 3}),
-    ([X[:, :5], W, P], Y, {"experts": 3}),
-    ([X[:, None], W, P], Y, {"experts": 3}),
-    ([X, W[0], P], Y, {"experts": 3}),
-    ([X, W, P[:, 0]], Y, {"experts": 3}),
-    ([X, W, P.astype("f4")], Y, {"experts": 3}),
-    ([X, W, P], Y[:, :1], {"experts": 3}),
-    ([X, W, P], Y[0], {"experts": 3}),
-    ([X, W.astype("f8"), P], Y, {"experts": 3}),
-    ([X.astype("i8"), W.astype("i8"), P], Y.astype("i8"), {"experts": 3}),
-]
-
-
-@pytest.mark.parametrize("lie", LIES, ids=range(len(LIES)))
-def test_invocations_that_do_not_fit_are_refused(lie: tuple[list[Array], Array, dict[str, Any]]) -> None:
-    inputs, output, attributes = lie
-    blocks = [Block((0,) * a.ndim, a.shape) for a in (*inputs, output)]
-    with pytest.raises(PlanFault):
-        prepare(Invocation("expert_matmul", attributes, inputs, [output], blocks[:-1], blocks[-1:]))

@@ -13,7 +13,6 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from einc_runtime.dtypes import find_dtype_name
-from einc_runtime.errors import PlanFault
 from einc_runtime.kernels.base import Invocation
 from einc_runtime.kernels.gpu import GpuArray
 from einc_runtime.kernels.triton import gemm
@@ -260,9 +259,3 @@ def test_matrices_that_overlap_or_have_no_run_are_refused():
     assert Matrix(0, Axis(5, 1), Axis(3, 9)).find_order() == (False, 9)
     assert Matrix(0, Axis(5, 1), Axis(3, 1 << 31)).find_order() is None
     assert Matrix(0, Axis(1, 77), Axis(3, 4)).find_order() == (False, 4)
-
-
-@pytest.mark.parametrize("equation", ["i k, k j -> i z", "i k -> i k k", "i k, k j", "i k, k j, j -> i j"])
-def test_what_is_no_contraction(equation):
-    with pytest.raises(PlanFault):
-        planned(equation, [drawn(n, "f4", 1) for n in (("i", "k"), ("k", "j"))], drawn(("i", "j"), "f4", 2))

@@ -6,10 +6,9 @@ import ml_dtypes
 import numpy as np
 import pytest
 
-from einc_runtime.errors import PlanFault
-from einc_runtime.kernels.base import Invocation, JointInvocation
+from einc_runtime.kernels.base import JointInvocation
 from einc_runtime.kernels.calls.ranking import rank_keys
-from einc_runtime.kernels.registry import prepare, prepare_joint_aggregation
+from einc_runtime.kernels.registry import prepare_joint_aggregation
 from tests.support.joint_aggregation_meaning import combine
 
 pytestmark = pytest.mark.usefixtures("provider")
@@ -143,36 +142,3 @@ def test_the_first_copy_may_be_the_target(operation):
         run(operation, copies, copies[0], dims)
     for a, b in zip(apart, copies[0], strict=True):
         np.testing.assert_array_equal(a, b)  # to the bit
-
-
-@pytest.mark.parametrize(
-    ("operation", "members"),
-    [
-        ("logsumexp", [np.zeros(3, "i8"), np.zeros(3, "f4")]),
-        ("logsumexp", [np.zeros(3, "f4"), np.zeros(3, "f2")]),
-        ("logsumexp", [np.zeros(3, "f4")]),
-        ("topk", [np.zeros(3, "?"), np.zeros(3, "i8")]),
-        ("topk", [np.zeros(3, "i4"), np.zeros(3, "i4")]),
-        ("topk", [np.zeros((), "f4"), np.zeros((), "i8")]),
-        ("sum", [np.zeros(3, "f4"), np.zeros(3, "f4")]),
-    ],
-)
-def test_tuples_of_other_types_are_refused(operation, members):
-    dims = [tuple(range(array.ndim)) for array in members]
-    with pytest.raises(PlanFault):
-        prepare_joint_aggregation(JointInvocation(operation, members * 2, members, dims))
-
-
-def test_copies_of_different_shapes_are_refused():
-    members = [np.zeros(3, "f4"), np.zeros(3, "i8")]
-    reads = [*members, np.zeros(2, "f4"), np.zeros(2, "i8")]
-    with pytest.raises(PlanFault):
-        prepare_joint_aggregation(JointInvocation("topk", reads, members, ((0,), (0,))))
-
-
-@pytest.mark.parametrize("outputs", [[np.zeros((2, 2), "f4")], [np.zeros((2, 2), "f4"), np.zeros((2, 3), "i8")]])
-def test_topk_with_outputs_of_other_shapes_is_refused(outputs):
-    from einc_runtime.plan.schema import Block
-
-    with pytest.raises(PlanFault):
-        prepare(Invocation("topk", {"axis": 1}, [np.zeros((2, 5), "f4")], outputs, [Block((0, 0), (2, 5))]))

@@ -220,8 +220,8 @@ BAD_PROGRAMS = [
     ("t0 = relu x1", "'x1' is no operand"), ("t0 = relu t0", "'t0' is no operand"), ("t0 = relu i0", "'i0' is no"),
     ("t0 = eval x0", "unknown function 'eval'"), ("t0 = cast:f8 x0", "unknown function"),
     ("t0 = add x0 __import__('os')", "operand"), ("t0 = add x0 true", "literal true"),
-    ("t0 = not x0", "not does not take f32"), ("t0 = and x0 x0", "does not take"), ("t0 = gt x0 1", "ends in bool"),
-    ("t0 = where x0 x0 x0", "condition"), ("t0 = cast:i32 x0", "ends in i32"), ("t0 = copy 1.0", "must be a tensor"),
+    ("t0 = not x0", "not does not take f32"), ("t0 = and x0 x0", "does not take"),
+    ("t0 = where x0 x0 x0", "condition"), ("t0 = copy 1.0", "must be a tensor"),
     ("t0 = relu x0;", "is no operand"), ("t0 = cast:i32 x0; t1 = add t0 1.5; t2 = cast:f32 t1", "literal 1.5"),
     ("; ".join(f"t{i} = relu x0" for i in range(5000)), "more than 4096"), ("t0 = relu x" + "9" * 500, "operand"),
 ]  # fmt: skip
@@ -232,27 +232,6 @@ BAD_PROGRAMS = [
 def test_bad_programs_are_refused_when_prepared(text, message):
     with pytest.raises(PlanFault, match=message):
         prepare(Invocation("map", {"program": text, "indices": "i j -> i j"}, [F], [F.copy()]))
-
-
-def test_other_bad_maps_are_refused():
-    for attributes, inputs, output, message in [
-        ({"program": "t0 = copy x0", "indices": "i j -> i"}, [F], np.ones(2, "f4"), "lacks the index 'j'"),
-        ({"program": "t0 = copy x0"}, [F], F, "'indices' is missing"),
-        (
-            {"program": "t0 = add x0 x1", "indices": "i j, i j -> i j"},
-            [F, F.astype("f8")],
-            F,
-            "operand 2 is f64 where operand 1 is f32",
-        ),
-        (
-            {"program": "t0 = copy x0", "indices": " ".join(f"i{k}" for k in range(31)) + " -> "},
-            [np.ones((1,) * 31)],
-            F,
-            "0 indices",
-        ),
-    ]:
-        with pytest.raises(PlanFault, match=message):
-            prepare(Invocation("map", attributes, inputs, [output]))
 
 
 def test_kernels_raise_no_warnings_under_the_executors_setting():

@@ -10,9 +10,7 @@ import numpy as np
 import pytest
 
 from einc_runtime.dtypes import Array
-from einc_runtime.errors import PlanFault
 from einc_runtime.kernels.base import Invocation
-from einc_runtime.kernels.registry import prepare
 from tests.support.kernel_runs import run_compiled
 
 pytestmark = pytest.mark.usefixtures("provider")
@@ -127,34 +125,6 @@ def test_hostile_scales_give_what_the_formula_gives(bits: int, group: int, rows:
     assert np.isnan(expected[:, 1:4]).all()
     assert (expected[:, 0] == 0).all()
     np.testing.assert_allclose(out, expected, atol=1e-5)
-
-
-BAD = {  # a change of attributes or operands, and what is said
-    "group": ({"group": 24}, {}, "groups of 24"),
-    "negative": ({"group": -32}, {}, "groups of -32"),
-    "values": ({}, {1: np.zeros((5, 32), "f4")}, "no quantized weight"),
-    "scales": ({}, {2: np.zeros((5, 1), "f4")}, "shape"),
-    "zeros": ({}, {3: np.zeros((5, 2), "i4")}, "no quantized weight"),
-    "tensor": ({}, {0: np.zeros((3, 64), "f8")}, "not defined"),
-    "extent": ({}, {0: np.zeros((3, 60), "f4")}, "extent"),
-    "order": ({"equation": "m k, k n -> m n"}, {}, "extent"),
-    "sum": ({"equation": "m k, n k -> m k"}, {}, "extent"),
-    "scale": ({"scale": float("inf")}, {}, "inf"),
-    "other": ({"speed": 1}, {}, "unknown kernel attribute"),
-}
-
-
-@pytest.mark.parametrize("name", BAD)
-def test_what_does_not_fit_is_refused(name: str) -> None:
-    attributes, operands, message = BAD[name]
-    inputs = [np.zeros((3, 64), "f4"), np.zeros((5, 32), "u1"), np.zeros((5, 2), "f4"), np.zeros((5, 2), "i1")]
-    for k, array in operands.items():
-        inputs[k] = array
-    given = {"equation": "m k, n k -> m n", "group": 32, **attributes}
-    with pytest.raises(PlanFault, match=message):
-        prepare(Invocation("quantized_contract", given, inputs, [np.zeros((3, 5), "f4")]))
-    with pytest.raises(PlanFault):
-        prepare(Invocation("dequantize", {"group": 32}, inputs[1:3], [np.zeros((5, 32), "f4")]))
 
 
 @pytest.mark.parametrize("stored", ["float8_e4m3fn", "float8_e5m2"])

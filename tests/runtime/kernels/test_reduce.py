@@ -7,10 +7,8 @@ import itertools
 import numpy as np
 import pytest
 
-from einc_runtime.errors import PlanFault
-from einc_runtime.kernels.base import ANY_NUMBER, Invocation
-from einc_runtime.kernels.registry import prepare
-from tests.support.kernel_runs import BF16, F, run
+from einc_runtime.kernels.base import ANY_NUMBER
+from tests.support.kernel_runs import BF16, run
 
 pytestmark = pytest.mark.usefixtures("provider", "piece")
 
@@ -77,19 +75,6 @@ def test_long_sums_lose_nothing(piece):
     np.testing.assert_allclose(out, x[0].astype("f8") * (1 << 14), rtol=1e-5)
 
 
-def test_bad_reductions_are_refused():
-    good = {"program": "t0 = copy x0", "indices": "i j -> i", "aggregation": "sum"}
-    for change, message in [
-        ({"aggregation": "mean"}, "unknown aggregation 'mean'"),
-        ({"indices": "i j -> k"}, "in one operand|lacks|none|dimensions"),
-    ]:
-        output = np.ones((2, 2) if "k" in str(change) else 2, "f4")
-        with pytest.raises(PlanFault, match=message):
-            prepare(Invocation("reduce", {**good, **change}, [F], [output]))
-    with pytest.raises(PlanFault, match="of type bool cannot"):
-        prepare(Invocation("reduce", {**good, "aggregation": "max"}, [F > 0], [np.ones(2, "?")]))
-
-
 @pytest.mark.sampled(3)
 @pytest.mark.parametrize("dtype", ["float16", BF16, "float32", "float64"], ids=str)
 @pytest.mark.parametrize("axis", [0, 1, 2, -1])
@@ -107,15 +92,9 @@ def test_softmax(dtype, axis, order):
     )
 
 
-def test_softmax_of_a_vector_and_what_it_refuses():
+def test_softmax_of_a_vector():
     x = np.array([1e4, 1e4, -1e4], "f4")
     np.testing.assert_allclose(run("softmax", {"axis": 0}, [x], np.empty(3, "f4")), [0.5, 0.5, 0])
-    for attributes, inputs, output in [
-        ({"axis": 2}, F, F), ({"axis": -3}, F, F), ({"axis": True}, F, F), ({}, F, F), ({"axis": 0}, F, F.T),
-        ({"axis": 0}, F.astype("i4"), F.astype("i4")), ({"axis": 0, "b": 1}, F, F),
-    ]:  # fmt: skip
-        with pytest.raises(PlanFault):
-            prepare(Invocation("softmax", attributes, [inputs], [output]))
 
 
 def test_reshape_is_a_row_major_reshape():
@@ -131,13 +110,6 @@ def test_reshape_is_a_row_major_reshape():
             np.zeros((*(2 * n for n in shape),), x.dtype)[tuple(slice(n) for n in shape)],
         ):
             np.testing.assert_array_equal(run("reshape", {}, [source], target), source.reshape(shape))
-    for attributes, target in [
-        ({}, np.zeros(7, x.dtype)),
-        ({}, np.zeros(120, "f4")),
-        ({"a": 1}, np.zeros(120, x.dtype)),
-    ]:
-        with pytest.raises(PlanFault):
-            prepare(Invocation("reshape", attributes, [x], [target]))
 
 
 @pytest.mark.sampled(2)

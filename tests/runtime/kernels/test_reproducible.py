@@ -8,7 +8,6 @@ import ml_dtypes
 import numpy as np
 import pytest
 
-from einc_runtime.errors import PlanFault
 from einc_runtime.kernels.base import Invocation
 from einc_runtime.kernels.llvm import compiler
 from einc_runtime.kernels.registry import prepare
@@ -252,11 +251,3 @@ def test_attention_of_a_query_is_the_same_whatever_is_beside_it(dtype, window, m
     o, own_lse = attend(q[2:, 37:], k[1:, 37:], v[1:, 37:], [263], window, own)
     assert (bits(o) == bits(whole[2:, 37:])).all()
     assert (bits(own_lse) == bits(lse[2:, 37:])).all()
-
-
-def test_the_attribute_is_true_or_left_out():
-    x = np.zeros((2, 2), np.float32)
-    attributes = {"program": "t0 = exp x0", "indices": "i j -> i j"}
-    for value in (False, 1, "true"):
-        with pytest.raises(PlanFault, match="reproducible"):
-            prepare(Invocation("map", {**attributes, "reproducible": value}, [x], [x.copy()]))

@@ -7,7 +7,6 @@ from dataclasses import replace
 import numpy as np
 import pytest
 
-from einc_runtime.errors import PlanFault
 from einc_runtime.kernels.base import Invocation
 from einc_runtime.kernels.triton import builders, ordered_sums
 from einc_runtime.kernels.triton.batched_pair import build_batched_pair
@@ -98,11 +97,3 @@ def test_products_of_reproducible_plans_are_not_combined_with_others():
     assert build_with_epilogue(marked, then, 0) is None
     other = replace(marked, outputs=[replace(case.outputs[0], pointer=case.outputs[0].pointer + (1 << 22))])
     assert build_batched_pair(marked, other, 132) is None
-
-
-def test_the_mark_is_true_or_left_out():
-    call = CALLS["map"]
-    for value in (False, 1):
-        views = [[as_layout(Arena().place(x)) for x in arrays] for arrays in (call.inputs, call.outputs)]
-        with pytest.raises(PlanFault, match="reproducible"):
-            builders.build_kernel(Invocation("map", {**call.attributes, "reproducible": value}, *views))

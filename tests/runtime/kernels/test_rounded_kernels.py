@@ -2,14 +2,11 @@
 
 from __future__ import annotations
 
-from typing import Any
-
 import ml_dtypes
 import numpy as np
 import pytest
 
 from einc_runtime.dtypes import Array
-from einc_runtime.errors import PlanFault
 from einc_runtime.kernels.base import Invocation
 from einc_runtime.kernels.llvm import compiler
 from einc_runtime.kernels.registry import prepare
@@ -149,35 +146,3 @@ def test_both_providers_and_all_parts_give_the_same_bits() -> None:
     parts[:] = 7
     kernel.bind(np.full(kernel.scratch, 255, np.uint8))()
     np.testing.assert_array_equal(out, parts)
-
-
-BAD: dict[str, tuple[dict[str, Any], dict[int, Array], str]] = {
-    "values": ({}, {2: np.zeros((5, 32), "u1")}, "do not round"),
-    "pairs": ({}, {0: np.zeros((3, 128), "f4"), 2: np.zeros((5, 64), "u1")}, "do not round"),
-    "scales": (
-        {"equation": "k, n k -> n"}, {0: np.zeros(64, "f4"), 1: np.zeros((), "f4"), 3: np.zeros((5, 1), "f4")}, "shape",
-    ),
-    "summed scales": (
-        {"equation": "m h d, n h d -> m n"},
-        {0: np.zeros((3, 2, 32), "f4"), 2: np.zeros((5, 2, 32), "i1"), 3: np.zeros((5, 2), "f4")},
-        "no index that is summed",
-    ),
-    "largest": ({}, {1: np.zeros(5, "f4")}, "largest"),
-    "largest of another type": ({}, {1: np.zeros(3, "f8")}, "largest"),
-    "tensor": ({}, {0: np.zeros((3, 64), "f8")}, "not defined"),
-    "group": ({"group": 7}, {}, "groups of 7 in rows of 64"),
-    "too many": ({}, {0: np.zeros((3, 1 << 18), "f4"), 2: np.zeros((5, 1 << 18), "i1")}, "fit into 32 bits"),
-}  # fmt: skip
-
-
-@pytest.mark.parametrize("name", BAD)
-def test_what_does_not_fit_is_refused(name: str) -> None:
-    attributes, operands, message = BAD[name]
-    inputs = [np.zeros((3, 64), "f4"), np.zeros(3, "f4"), np.zeros((5, 64), "i1"), np.zeros(5, "f4")]
-    for k, array in operands.items():
-        inputs[k] = array
-    target = np.zeros((5,) if inputs[0].ndim == 1 else (3, 5), "f4")
-    with pytest.raises(PlanFault, match=message):
-        prepare(Invocation("rounded_contract", {**ROWS, **attributes}, inputs, [target]))
-    with pytest.raises(PlanFault, match="4 inputs"):
-        prepare(Invocation("rounded_contract", ROWS, inputs[:3], [target]))

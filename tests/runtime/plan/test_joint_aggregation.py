@@ -19,7 +19,7 @@ from einc.physical.build import build
 from einc.physical.records import emit
 from einc_runtime.errors import PlanFault
 from einc_runtime.plan.codec import decode, encode
-from einc_runtime.plan.meaning.operations import prove_operations
+from einc_runtime.plan.meaning.operations import require_blocks, require_labels
 from einc_runtime.plan.proof import prove
 from einc_runtime.plan.schema import AggregateTask, Block, Bundle, JointAggregation, Region
 from einc_runtime.plan.validation import validate
@@ -97,7 +97,7 @@ def test_blocks_of_one_function_belong_together() -> None:
         for f, k in zip(functions, (2, 3, 0, 1), strict=True)
     ]
     with pytest.raises(PlanFault, match="where its intervals and topk give"):
-        prove_operations(with_operation(plan(), functions=tuple(crossed)))
+        require_blocks(require_labels(with_operation(plan(), functions=tuple(crossed))))
 
 
 def test_lists_are_not_cut() -> None:
@@ -109,7 +109,7 @@ def test_lists_are_not_cut() -> None:
         part = Block((rows[0], (0, 2)[n % 2]), (rows[1], (2, 3)[n % 2]))
         halves.append(msgspec.structs.replace(function, outputs=(part, part)))
     with pytest.raises(PlanFault, match="where its intervals and topk give"):
-        prove_operations(with_operation(plan(), functions=tuple(halves)))
+        require_blocks(require_labels(with_operation(plan(), functions=tuple(halves))))
 
 
 def narrow(region: Region) -> Region:

@@ -14,7 +14,7 @@ from einc.logical.candidates import enumerate_candidates
 from einc.ops.base import Operator
 from einc_runtime.errors import PlanFault
 from einc_runtime.plan.meaning.attention import SeenKeys
-from einc_runtime.plan.meaning.operations import FAMILIES, prove_operations
+from einc_runtime.plan.meaning.operations import FAMILIES, require_blocks, require_labels
 from einc_runtime.plan.meaning.terms import Application, TensorForm, unique_names
 from einc_runtime.plan.schema import Block, Bundle, Cost, Function, Index, Operation, Tensor
 from tests.support.handmade_plans import two_site_plan
@@ -84,7 +84,7 @@ def uneven(extent: int, count: int, rng: random.Random) -> tuple[tuple[int, int]
 def test_the_operators_of_the_compiler_are_proved(name: str) -> None:
     rng = random.Random(name)
     for intervals, replicas in cuts_of(CASES[name], rng):
-        prove_operations(plan_of(CASES[name], intervals, replicas))
+        require_blocks(require_labels(plan_of(CASES[name], intervals, replicas)))
 
 
 def moved(block: Block, rng: random.Random) -> Block:
@@ -115,7 +115,7 @@ def test_no_bound_of_a_block_can_be_moved(family: str) -> None:
             functions[f] = msgspec.structs.replace(functions[f], **{field: tuple(blocks)})
             lie = msgspec.structs.replace(operation, functions=tuple(functions))
             with pytest.raises(PlanFault):
-                prove_operations(msgspec.structs.replace(plan, operations=(lie,)))
+                require_blocks(require_labels(msgspec.structs.replace(plan, operations=(lie,))))
 
 
 def visible(q_lens: Any, k_lens: Any, causal: bool, window: int, queries: tuple[int, int]) -> list[int]:

@@ -11,7 +11,7 @@ from einc.compiler import compile_model
 from einc.logical.pins import parse_pin
 from einc.options import CompileOptions
 from einc_runtime.errors import PlanFault
-from einc_runtime.plan.meaning.operations import FAMILIES, prove_operations
+from einc_runtime.plan.meaning.operations import FAMILIES, require_blocks, require_labels
 from einc_runtime.plan.meaning.terms import Application, OperatorMeaning, TensorForm
 from einc_runtime.plan.proof import prove
 from einc_runtime.plan.schema import Block, Bundle
@@ -443,15 +443,15 @@ def test_parts_of_keys_follow_one_another() -> None:
         lie = msgspec.structs.replace(operation, functions=tuple(functions))
         return msgspec.structs.replace(bundle, operations=(lie,))
 
-    prove_operations(with_keys(0, border, border, 6))
-    prove_operations(with_keys(0, 1, 1, 6))  # another border will do
+    require_blocks(require_labels(with_keys(0, border, border, 6)))
+    require_blocks(require_labels(with_keys(0, 1, 1, 6)))  # another border will do
     for keys in ((1, border, border, 6), (0, border, border, 5), (0, 3, 2, 6), (0, 2, 3, 6)):
         with pytest.raises(PlanFault, match="and its queries see 0:6"):
-            prove_operations(with_keys(*keys))
+            require_blocks(require_labels(with_keys(*keys)))
     values = msgspec.structs.replace(first, inputs=(*first.inputs[:2], Block((0, 0, 0), (2, 6, 2))))
     lie = msgspec.structs.replace(operation, functions=(values, second))
     with pytest.raises(PlanFault) as caught:
-        prove_operations(msgspec.structs.replace(bundle, operations=(lie,)))
+        require_blocks(require_labels(msgspec.structs.replace(bundle, operations=(lie,))))
     assert caught.value.where == "operations[0].functions[0].inputs[2] ('o')"
 
 
@@ -463,7 +463,7 @@ def test_queries_are_cut_in_one_way_at_a_time() -> None:
     both = (operation.indices[0], halves, *operation.indices[2:])
     lie = msgspec.structs.replace(operation, indices=both, functions=operation.functions * 2)
     with pytest.raises(PlanFault, match="not both"):
-        prove_operations(msgspec.structs.replace(bundle, operations=(lie,)))
+        require_blocks(require_labels(msgspec.structs.replace(bundle, operations=(lie,))))
 
 
 @pytest.mark.parametrize(

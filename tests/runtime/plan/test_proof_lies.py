@@ -98,7 +98,7 @@ def test_replicas_read_the_same_data():
 
 
 def test_only_whole_blocks_are_replicated(monkeypatch):
-    monkeypatch.setattr(validation, "require_labels", lambda bundle: None)  # no family has such an index
+    monkeypatch.setattr(validation, "require_labels", lambda bundle: [])  # no family has such an index
     plan = replicated_plan()
     operation = plan.operations[1]
     functions = operation.functions[:4]

@@ -146,7 +146,7 @@ LIES = [
     ("operations[0].functions[0].inputs[0]", b((-1, 4), (0, 1)), "operations[0].functions[0].inputs[0]", "not inside"),
     ("operations[0].functions[0].inputs[0]", b((1, 1), (0, 1)), "operations[0].functions[0].inputs[0]", "not inside"),
     ("operations[0].functions[0].inputs[0]", b((3, 1), (0, 1)), "operations[0].functions[0].inputs[0]", "not inside"),
-    ("operations[0].functions[0].inputs[0]", b((1, 4), (0, 1)), "tasks[0].reads[0]", "where the function takes"),
+    ("operations[0].functions[0].inputs[0]", b((1, 4), (0, 1)), "operations[0].functions[0].inputs[0] ('a')", "give"),
     ("operations[1].functions[1].outputs[0]", b((1, 4), (0, 2)), "operations[1].functions", "do not tile"),
     ("operations[1].functions[1].outputs[0]", b((3, 4), (0, 2)), "operations[1].functions", "do not tile"),
     ("operations[1].functions[1].outputs[0]", b((2, 4), (0, 1)), "operations[1].functions", "cannot tile"),

@@ -189,7 +189,7 @@ def test_tilings_that_take_long_to_check_are_refused(monkeypatch):
         tensors=(*(msgspec.structs.replace(tensor, name=f"t{n}") for n in range(100)), scalar), buffers=(), tasks=(),
     )  # fmt: skip
     monkeypatch.setattr(rules, "MAX_CORNERS", 1 << 19)
-    monkeypatch.setattr(rules, "require_labels", lambda bundle: None)  # no family has such blocks
+    monkeypatch.setattr(rules, "require_labels", lambda bundle: [])  # no family has such blocks
     with pytest.raises(PlanFault, match="too complex"):
         validate(plan)
     assert 300 * 72 * 2**5 < 1 << 22  # what a model of 300 operators on 72 sites takes at most

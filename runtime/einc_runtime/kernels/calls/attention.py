@@ -1,22 +1,15 @@
-"""Calls of the kernel `attention`: attributes, arrays and blocks checked against each other, and its sequences."""
+"""Calls of the kernel `attention`, and its sequences."""
 
 from __future__ import annotations
 
-from bisect import bisect_right
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator
 from dataclasses import dataclass, replace
-from typing import TypeVar
 
 import numpy as np
 
-from einc_runtime.dtypes import NARROW_FLOATS, Array, DType, compute_type, storage_dtype
-from einc_runtime.errors import PlanFault
+from einc_runtime.dtypes import Array, DType, compute_type, storage_dtype
 from einc_runtime.kernels.base import Invocation, dtype_name
-from einc_runtime.plan.meaning.attention import EXTRAS, divide_keys
-from einc_runtime.plan.meaning.terms import ends_of
-from einc_runtime.plan.schema import Block
-
-_T = TypeVar("_T")
+from einc_runtime.plan.meaning.attention import divide_keys
 
 MAX_WINDOW = 1 << 62
 LOWEST_POSITION, HIGHEST_POSITION = -(1 << 61), MAX_WINDOW + (1 << 61)
@@ -89,58 +82,19 @@ class AttentionCall:
 
     @staticmethod
     def parse(invocation: Invocation[Array]) -> AttentionCall:
-        """Raises PlanFault for an invocation that is no attention."""
-        invocation.allow("causal", "scale", "q_lens", "k_lens", "window", "softcap", "extras")
-        inputs, outputs = invocation.inputs, invocation.outputs
-        input_blocks, output_blocks = invocation.input_blocks, invocation.output_blocks
-        extras = _list(invocation, "extras", str)
-        if len(set(extras)) < len(extras) or not set(extras) <= set(EXTRAS) or len(inputs) != 3 + len(extras):
-            raise PlanFault("attention has the inputs q, k and v, and its extras: mask, positions, and blocks")
-        if len(outputs) != 2 or len(input_blocks) != len(inputs) or len(output_blocks) != 2:
-            raise PlanFault("attention has two outputs, and a block for every input and output")
+        inputs, (o, lse) = invocation.inputs, invocation.outputs
+        extras = invocation.attribute("extras", list)
         q, k, v = inputs[:3]
-        o, lse = outputs
         extra_operands = dict(zip(extras, inputs[3:], strict=True))
-        kind = dtype_name(q)
-        dtype = storage_dtype(compute_type(kind))
-        if any(array.ndim != 3 for array in (q, k, v, o)) or lse.ndim != 2 or dtype.kind != "f":
-            raise PlanFault("attention is of floating tensors with three dimensions")
-        stored = dtype_name(k)
-        if k.dtype != v.dtype or stored not in (kind, *NARROW_FLOATS):
-            raise PlanFault(f"attention over {kind} has keys and values of that type or of one of 8 bits, not {stored}")
-        if o.dtype != q.dtype or lse.dtype != dtype:
-            raise PlanFault(f"attention over {kind} has results of that type, and an lse of {dtype.name}")
-        expected = {"k": (k, (*k.shape[:2], q.shape[2])), "v": (v, (*k.shape[:2], v.shape[2])),
-                    "o": (o, (*q.shape[:2], v.shape[2])), "lse": (lse, q.shape[:2])}  # fmt: skip
-        for name, (array, tokens, kinds) in {
-            "mask": (extra_operands.get("mask"), k.shape[1], "b"),
-            "positions": (extra_operands.get("positions"), q.shape[1], "i"),
-        }.items():
-            if array is not None:
-                expected[name] = (array, (tokens,))
-                if array.dtype.kind not in kinds:
-                    raise PlanFault(f"attention has {name} of type {array.dtype}")
-        for name, (array, shape) in expected.items():
-            if array.shape != shape:
-                raise PlanFault(f"attention of q {q.shape} and k {k.shape} has {name} {array.shape}, expected {shape}")
-        if k.shape[0] == 0 or q.shape[0] % k.shape[0] != 0:
-            raise PlanFault(
-                f"attention has {q.shape[0]} query heads for {k.shape[0]} heads of keys, expected a multiple"
-            )
-        first_query, first_key = _match_blocks(q, k, extras, input_blocks, output_blocks)
-        q_lens, k_lens = _list(invocation, "q_lens", int), _list(invocation, "k_lens", int)
-        if len(q_lens) != len(k_lens) or min((*q_lens, *k_lens), default=0) < 1:
-            raise PlanFault("attention needs as many q_lens as k_lens, all positive")
+        first_query, first_key = (block.lower[1] for block in invocation.input_blocks[:2])
+        q_lens, k_lens = invocation.attribute("q_lens", list), invocation.attribute("k_lens", list)
         blocks, first_row, block_size = extra_operands.get("blocks"), 0, 0
         if blocks is not None:
-            first_row = input_blocks[3 + extras.index("blocks")].lower[0]
-            block_size = _find_block_size(blocks, extras, first_row, (q_lens, k_lens), (first_query, *q.shape), k)
-        if sum(q_lens) < first_query + q.shape[1] or (blocks is None and sum(k_lens) < first_key + k.shape[1]):
-            raise PlanFault("attention has blocks beyond the end of its sequences")
+            first_row = invocation.input_blocks[3 + extras.index("blocks")].lower[0]
+            block_size = divide_keys(k_lens, blocks.shape, k.shape[1])
         causal, window = invocation.attribute("causal", bool), invocation.attribute("window", int)
-        scale, softcap = invocation.number("scale"), invocation.number("softcap", 0.0)
-        if not 0 <= window < MAX_WINDOW or softcap < 0:
-            raise PlanFault(f"attention needs a window and a softcap of at least 0, found {window} and {softcap}")
+        scale, softcap = invocation.attribute("scale", float), invocation.number("softcap", 0.0)
+        dtype = storage_dtype(compute_type(dtype_name(q)))
         return AttentionCall(
             q, k, v, extra_operands.get("mask"), extra_operands.get("positions"), blocks, o, lse, dtype, scale, softcap,
             KeyVisibility(causal, window), tuple(q_lens), tuple(k_lens), first_query, first_key, first_row, block_size,
@@ -182,45 +136,3 @@ class AttentionCall:
                     )
                 total += (part.queries.stop - part.queries.start) * (up - lo)
         return total
-
-
-def _match_blocks(
-    q: Array, k: Array, extras: Sequence[str], inputs: Sequence[Block], outputs: Sequence[Block]
-) -> tuple[int, int]:
-    """The first query and key of the blocks. Raises PlanFault where blocks belong to different heads or tokens."""
-    corner_q, corner_k = inputs[0].lower, inputs[1].lower
-    if len(corner_q) != 3 or len(corner_k) != 3 or corner_q[0] * k.shape[0] != corner_k[0] * q.shape[0]:
-        raise PlanFault("attention has a block of query heads that does not match its block of key heads")
-    tokens: dict[str, tuple[int, ...]] = {"mask": corner_k[1:2], "positions": corner_q[1:2]}
-    pairs: list[tuple[tuple[int, ...], tuple[int, ...]]] = [
-        (inputs[2].lower[:2], corner_k[:2]),
-        (outputs[0].lower[:2], corner_q[:2]),
-        (outputs[1].lower, corner_q[:2]),
-    ]
-    pairs += [(block.lower, tokens.get(name, block.lower)) for name, block in zip(extras, inputs[3:], strict=True)]
-    if any(corner != expected for corner, expected in pairs):
-        raise PlanFault("attention has blocks of different heads or tokens")
-    return corner_q[1], corner_k[1]
-
-
-def _find_block_size(
-    blocks: Array, extras: Sequence[str], first_row: int, lens: tuple[list[int], list[int]], q: Sequence[int], k: Array
-) -> int:
-    """The tokens of a block of keys, whose table begins with the row of a sequence; q is the first query, and the shape
-    of the queries. Raises PlanFault where the table does not fit."""
-    q_lens, k_lens = lens
-    size = divide_keys(k_lens, blocks.shape, k.shape[1])
-    first, last = (bisect_right(ends_of(tuple(q_lens)), query) for query in (q[0], q[0] + q[2] - 1))
-    if blocks.dtype.kind != "i" or not size or "positions" not in extras or "mask" in extras:
-        raise PlanFault(f"attention has a table of blocks {blocks.dtype}{blocks.shape} for {k.shape[1]} places of keys")
-    if not first_row <= first <= last < first_row + len(blocks):
-        raise PlanFault(f"attention lacks blocks of the sequences {first} to {last}")
-    return size
-
-
-def _list(invocation: Invocation[Array], name: str, kind: type[_T]) -> list[_T]:
-    values = invocation.attribute(name, list)
-    typed: list[_T] = [value for value in values if type(value) is kind]
-    if len(typed) < len(values):
-        raise PlanFault(f"the kernel attribute '{name}' should hold {kind.__name__} only")
-    return typed

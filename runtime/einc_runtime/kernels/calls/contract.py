@@ -1,4 +1,4 @@
-"""Calls of the kernel `contract`: attributes and operands checked against each other, and the order of products."""
+"""Calls of the kernel `contract`, and the order of products."""
 
 from __future__ import annotations
 
@@ -8,7 +8,6 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 
 from einc_runtime.dtypes import Array, compute_type
-from einc_runtime.errors import PlanFault
 from einc_runtime.kernels import indices
 from einc_runtime.kernels.base import Invocation, dtype_name
 from einc_runtime.kernels.indices import NamedArray
@@ -53,24 +52,11 @@ class ContractCall:
 
     @staticmethod
     def parse(invocation: Invocation[Array]) -> ContractCall:
-        """Raises PlanFault for an invocation that is no contraction."""
-        invocation.allow("equation", "scale")
-        source, inputs, result = invocation.attribute("equation", str), invocation.inputs, invocation.output
-        scale = invocation.number("scale", 1.0)
-        equation = parse_index_equation(source)
-        joined = indices.join(equation, inputs, result)
-        known = {name for names in equation.inputs for name in names}
-        for name in equation.output:
-            if name not in known:
-                raise PlanFault(f"index '{name}' of a contraction's result is in none of its operands")
-        kinds = sorted({compute_type(dtype_name(array)) for array in (*inputs, result)})
-        if len(kinds) != 1 or kinds == ["bool"]:
-            raise PlanFault(f"a contraction of {' and '.join(kinds)} is not defined")
-        if scale != 1 and kinds[0] not in ("f32", "f64"):
-            raise PlanFault(f"a contraction of {kinds[0]} has no scale")
-        return ContractCall(
-            invocation, joined.operands, joined.extents, NamedArray(equation.output, result), kinds[0], scale
-        )
+        result, scale = invocation.output, invocation.number("scale", 1.0)
+        equation = parse_index_equation(invocation.attribute("equation", str))
+        joined, kind = indices.join(equation, invocation.inputs, result), compute_type(dtype_name(result))
+        named = NamedArray(equation.output, result)
+        return ContractCall(invocation, joined.operands, joined.extents, named, kind, scale)
 
 
 def choose_smallest_pair(

@@ -25,15 +25,11 @@ class CustomCall:
 
     @staticmethod
     def parse(invocation: Invocation[Array]) -> CustomCall:
-        """Raises PlanFault for operands that are not those of the signature, MissingFault where it is not installed."""
-        invocation.allow("operator", "signature", "settings")
+        """Raises PlanFault for other settings than the operator's, MissingFault where it is not installed."""
         name = invocation.attribute("operator", str)
         operator = load_planned_operator(name, invocation.attribute("signature", str))
         settings = parse_settings(invocation.attribute("settings", str))
         if set(settings) != set(operator.defaults):
             message = f"the operator '{name}' takes {', '.join(operator.defaults) or 'no settings'}"
             raise PlanFault(f"{message}, and the plan has {', '.join(settings) or 'none'}")
-        signature = operator.signature
-        if (len(invocation.inputs), len(invocation.outputs)) != (len(signature.operands), len(signature.results)):
-            raise PlanFault(f"{len(invocation.inputs)} operands and {len(invocation.outputs)} results of {signature}")
         return CustomCall(name, operator, settings, invocation.inputs, invocation.outputs)

@@ -8,7 +8,6 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from einc_runtime.dtypes import Array, compute_type
-from einc_runtime.errors import PlanFault
 from einc_runtime.kernels.base import JointInvocation, dtype_name
 from einc_runtime.kernels.calls.index import IndexCall, MadeArrays
 from einc_runtime.plan.aggregate_definitions import AggregateDefinition, find_definition
@@ -75,20 +74,10 @@ class CombineCall:
 
     @staticmethod
     def parse(invocation: JointInvocation[Array]) -> CombineCall:
-        """Raises PlanFault where copies are not those of the definition's tuples."""
         definition = find_definition(invocation.definition)
+        assert definition is not None
         target, copies = tuple(invocation.writes), tuple(invocation.reads)
-        if definition is None or len(target) != definition.count or len(copies) % len(target):
-            raise PlanFault(f"{len(copies)} copies of {len(target)} values are aggregated by no definition for these")
-        stored = tuple(map(dtype_name, target))
-        for number, copy in enumerate(copies):
-            like = target[number % len(target)]
-            if (copy.shape, copy.dtype) != (like.shape, like.dtype):
-                raise PlanFault("an aggregation combines copies of different shapes or types")
-        if any(array.shape != target[0].shape for array in target):
-            raise PlanFault("values that are aggregated together have different shapes")
-        number = len(copies) // len(target)
-        definition.infer_steps(stored)
+        stored, number = tuple(map(dtype_name, target)), len(copies) // len(target)
         steps = infer_steps(definition.chain(number), stored * number, compute_type)
         return CombineCall(definition, steps, copies, target, stored)
 

@@ -16,10 +16,9 @@ from typing import Any
 import numpy as np
 
 from einc_runtime.dtypes import Array, DType, compute_type, storage_dtype
-from einc_runtime.errors import PlanFault, ValueFault
+from einc_runtime.errors import ValueFault
 from einc_runtime.kernels.base import ANY_NUMBER, Invocation, dtype_name
 from einc_runtime.kernels.indices import NamedArray
-from einc_runtime.plan.aggregate_definitions import count_values, find_definition
 from einc_runtime.plan.index_equations import IndexEquation
 from einc_runtime.plan.index_patterns import find_concatenation
 from einc_runtime.plan.index_programs import (
@@ -111,31 +110,9 @@ class IndexCall:
 
     @staticmethod
     def parse(invocation: Invocation[Array]) -> IndexCall:
-        invocation.allow("loops", "kept", "reads", "program", "aggregation", "shapes", ATTRIBUTE)
-        try:
-            shapes = parse_shapes(invocation.attribute("shapes", str))
-        except ValueError:
-            raise PlanFault("the kernel attribute 'shapes' has no shapes of operands") from None
+        shapes = parse_shapes(invocation.attribute("shapes", str))
         program = read_index_program(invocation.attribute, shapes)
-        inputs, blocks = tuple(invocation.inputs), tuple(invocation.input_blocks)
-        outputs, count = tuple(invocation.outputs), count_values(program.aggregation)
-        if not len(inputs) == len(blocks) == len(shapes) or not len(outputs) == len(invocation.output_blocks) == count:
-            raise PlanFault(f"an index program of {len(shapes)} operands has {len(inputs)}, and {len(blocks)} blocks")
-        if any(block != invocation.output_blocks[0] for block in invocation.output_blocks):
-            raise PlanFault("values that are aggregated together have different blocks")
-        for array, block in zip((*inputs, *outputs), (*blocks, *invocation.output_blocks), strict=True):
-            if array.shape != block.shape:
-                raise PlanFault(f"an operand of shape {array.shape} where a block has {block.shape}")
-        types = [dtype_name(inputs[r.operand]) if isinstance(r, TensorRead) else INDEX_TYPE for r in program.reads]
-        steps = infer_steps(ScalarProgram.parse(program.program, len(types)), types)
-        results = [step.result_type for step in steps[-count:]]
-        is_defined = find_definition(program.aggregation) is not None
-        if results != list(map(dtype_name, outputs)) or (
-            program.aggregation and not is_defined and results == ["bool"]
-        ):
-            raise PlanFault(
-                f"an index program of {', '.join(results)} is stored as {', '.join(map(dtype_name, outputs))}"
-            )
+        inputs, blocks, outputs = (*invocation.inputs,), (*invocation.input_blocks,), (*invocation.outputs,)
         ranges = program.find_ranges(shapes, blocks, invocation.output_blocks[0])
         is_reproducible = invocation.is_reproducible
         repetitions = ANY_NUMBER if is_reproducible else invocation.repetitions

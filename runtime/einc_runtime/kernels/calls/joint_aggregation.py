@@ -1,4 +1,4 @@
-"""Aggregations of copies of a tuple: the copies and the target checked against each other."""
+"""Aggregations of copies of a tuple."""
 
 from __future__ import annotations
 
@@ -7,10 +7,8 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from einc_runtime.dtypes import FLOATS, Array, compute_type
-from einc_runtime.errors import PlanFault
-from einc_runtime.kernels.base import JointInvocation, dtype_name
-from einc_runtime.kernels.calls.ranking import INDEX_DTYPE
+from einc_runtime.dtypes import Array
+from einc_runtime.kernels.base import JointInvocation
 
 
 @dataclass(frozen=True, slots=True)
@@ -40,25 +38,3 @@ class JointAggregationCall:
         lacking = tuple(dim for dim in range(rank) if dim not in dims)
         order = [dims.index(dim) for dim in sorted(dims)]
         return [np.expand_dims(of[number].transpose(order), lacking) for of in (*self.copies, self.target)]
-
-    def average_types(self) -> list[str]:
-        """The element types of averages and of the logarithms of their weights. Raises PlanFault for other tuples."""
-        kinds = self._types()
-        if len(kinds) != 2 or kinds[0] not in FLOATS or kinds[1] not in ("f32", compute_type(kinds[0])):
-            raise PlanFault("logsumexp merges floats and the logarithms of their weights in f32, or f64 beside f64")
-        return kinds
-
-    def require_lists(self) -> None:
-        """Raises PlanFault unless the tuple is a list of numbers and a list of their indices."""
-        kinds, target = self._types(), self.target
-        if len(kinds) != 2 or target[0].size != target[1].size or kinds[1] != INDEX_DTYPE or kinds[0] == "bool":
-            raise PlanFault(f"numbers are ranked with indices of type {INDEX_DTYPE}, one each")
-        if not self.target[0].ndim:
-            raise PlanFault("topk merges lists along a last dimension")
-
-    def _types(self) -> list[str]:
-        """The element types of the members. Raises PlanFault unless all copies have the target's types and shapes."""
-        for copy in self.copies:
-            if [(a.shape, a.dtype) for a in copy] != [(a.shape, a.dtype) for a in self.target]:
-                raise PlanFault("an aggregation combines copies of different shapes or types")
-        return [dtype_name(array) for array in self.target]

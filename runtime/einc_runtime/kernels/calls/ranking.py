@@ -1,4 +1,4 @@
-"""Calls of the kernel `topk`, checked against their operands, and the order in which values are ranked.
+"""Calls of the kernel `topk`, and the order in which values are ranked.
 
 Larger values come first; of equal values, the one with the smaller index does. Not-a-number comes before all numbers,
 and -0 equals 0. So partial results can be combined in any order with the same outcome.
@@ -12,8 +12,7 @@ from typing import Any
 import numpy as np
 
 from einc_runtime.dtypes import Array, DType
-from einc_runtime.errors import PlanFault
-from einc_runtime.kernels.base import Invocation, dtype_name
+from einc_runtime.kernels.base import Invocation
 
 
 @dataclass(frozen=True, slots=True)
@@ -30,21 +29,10 @@ class RankingCall:
 
 
 def parse_topk(invocation: Invocation[Array]) -> RankingCall:
-    invocation.allow("axis")
-    source, axis, blocks = invocation.input, invocation.attribute("axis", int), invocation.input_blocks
-    if not 0 <= axis < source.ndim or len(blocks) != 1 or len(blocks[0].lower) != source.ndim:
-        raise PlanFault(f"topk over axis {axis} of a tensor of {source.ndim} dimensions")
-    searched, outputs = np.moveaxis(source, axis, -1), invocation.outputs
-    if len(outputs) != 2 or outputs[0].shape != outputs[1].shape or outputs[0].shape[:-1] != searched.shape[:-1]:
-        raise PlanFault("topk has two outputs of one shape, with lists in place of the dimension that it searches")
-    values, indices = outputs
-    if dtype_name(indices) != INDEX_DTYPE or values.dtype != source.dtype or dtype_name(source) == "bool":
-        raise PlanFault(f"numbers are ranked with indices of type {INDEX_DTYPE}")
-    return RankingCall(searched, blocks[0].lower[axis], values, indices)
+    axis = invocation.attribute("axis", int)
+    searched = np.moveaxis(invocation.input, axis, -1)
+    return RankingCall(searched, invocation.input_blocks[0].lower[axis], *invocation.outputs)
 
-
-INDEX_DTYPE = "i64"
-"""The element type of indices."""
 
 NO_INDEX = np.iinfo(np.int64).max
 """The index of places that remain empty because there are fewer values; the value there is `lowest_value`."""

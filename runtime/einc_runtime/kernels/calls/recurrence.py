@@ -9,7 +9,6 @@ from dataclasses import dataclass
 import numpy as np
 
 from einc_runtime.dtypes import Array, DType, compute_type, storage_dtype
-from einc_runtime.errors import PlanFault
 from einc_runtime.kernels.base import Invocation, dtype_name
 from einc_runtime.plan.recurrences import (
     RECURRENCE_TEXTS,
@@ -33,26 +32,11 @@ class RecurrenceCall:
 
     @staticmethod
     def parse(invocation: Invocation[Array]) -> RecurrenceCall:
-        """Raises PlanFault for what is no recurrence, or one of other operands and results."""
-        invocation.allow("loops", *RECURRENCE_TEXTS, "results")
         lists = {name: invocation.attribute(name, list) for name in (*RECURRENCE_TEXTS, "results")}
-        if not all(isinstance(text, str) for name in RECURRENCE_TEXTS for text in lists[name]):
-            raise PlanFault("the texts of a recurrence are lists of texts")
         parsed = parse_recurrence(invocation.attribute("loops", str), **lists)
         inputs, outputs = tuple(invocation.inputs), tuple(invocation.outputs)
-        sources = {read.source for read in parsed.operand_reads}
-        if sources != set(range(len(inputs))) or len(outputs) != len(parsed.results):
-            raise PlanFault(f"a recurrence of {len(sources)} operands and {len(parsed.results)} results has "
-                            f"{len(inputs)} and {len(outputs)}")  # fmt: skip
         extents = measure_loops(parsed, [view.shape for view in inputs], [view.shape for view in outputs])
-        call = RecurrenceCall(parsed, inputs, outputs, extents)
-        for number, view in zip(parsed.results, outputs, strict=True):
-            if dtype_name(view) != parsed.equations[number].dtype:
-                raise PlanFault(f"{parsed.equations[number]} is stored as {dtype_name(view)}")
-        for equation in parsed.equations:
-            if call.type_steps(equation)[-1].result_type != compute_type(equation.dtype):
-                raise PlanFault(f"'{equation}' of a recurrence results in another type")
-        return call
+        return RecurrenceCall(parsed, inputs, outputs, extents)
 
     def kinds(self, equation: RecurrenceEquation) -> list[str]:
         """The types of what an equation reads: values are kept in the type in which they are computed."""

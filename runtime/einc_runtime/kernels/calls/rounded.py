@@ -21,13 +21,11 @@ from __future__ import annotations
 
 from dataclasses import dataclass, replace
 
-from einc_runtime.dtypes import FLOATS, Array, compute_type
-from einc_runtime.errors import PlanFault
+from einc_runtime.dtypes import FLOATS, Array
 from einc_runtime.kernels.base import Invocation, dtype_name
 from einc_runtime.kernels.calls.quantized import QuantizedContractCall
 from einc_runtime.kernels.indices import NamedArray
 from einc_runtime.plan.index_equations import Names
-from einc_runtime.plan.meaning.quantized import MAX_SUMMED
 
 LEVELS = 127
 """The largest integer that an element becomes."""
@@ -43,31 +41,13 @@ class RoundedContractCall:
 
     @staticmethod
     def parse(invocation: Invocation[Array]) -> RoundedContractCall:
-        """Raises PlanFault for an invocation that is no such product."""
-        invocation.allow("equation", "scale", "group")
-        if len(invocation.inputs) < 3:
-            raise PlanFault(f"a rounded product has 3 inputs at least, found {len(invocation.inputs)}")
         tensor, *weight = invocation.inputs
         largest = weight.pop(0) if dtype_name(weight[0]) in FLOATS else None
         attributes = {"group": 0, **invocation.attributes}
         plain = QuantizedContractCall.parse(replace(invocation, attributes=attributes, inputs=[tensor, *weight]))
-        form, group = plain.weight.form, plain.weight.group
-        _, _, _, summed = plain.groups
-        if not form.rounds_inputs(group) or plain.weight.zeros is not None:
-            raise PlanFault(f"products do not round what they multiply with {form.name} in groups of {group}")
-        if not group and plain.weight.scales.ndim > len(plain.labels) - len(summed):
-            raise PlanFault("scales of a rounded product without groups have no index that is summed")
-        if (largest is not None) != form.needs_largest(group):
-            raise PlanFault(f"{form.name} in groups of {group} has the largest elements of rows, or has not")
-        if not form.is_float and plain.count(summed) > MAX_SUMMED:
-            raise PlanFault(f"{plain.count(summed)} products are summed; at most {MAX_SUMMED} fit into 32 bits")
         if largest is None:
             return RoundedContractCall(plain, None)
         kept = tuple(name for name in plain.tensor.names if name in plain.result.names)
-        if largest.shape != tuple(plain.extents[name] for name in kept) or (
-            compute_type(dtype_name(largest)) != compute_type(dtype_name(tensor))
-        ):
-            raise PlanFault(f"the largest elements of rows have the shape {list(largest.shape)}, or another type")
         return RoundedContractCall(plain, NamedArray(kept, largest))
 
     @property

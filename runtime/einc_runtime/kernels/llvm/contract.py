@@ -61,7 +61,7 @@ def prepare_copy(source: Array, target: Array, repetitions: int = 1) -> Resolved
     """Returns the call that copies an array to another of its shape, rounding or widening floats."""
     names = (find_dtype_name(source.dtype), find_dtype_name(target.dtype))
     if names in _MOVES and compiler.is_worthwhile(target.size, repetitions):
-        steps = read_steps("t0 = copy x0", names[:1], names[1])
+        steps = read_steps("t0 = copy x0", names[:1])
         run = compile_map(steps, names, [source, target])
         if run is not None:
             return run, []

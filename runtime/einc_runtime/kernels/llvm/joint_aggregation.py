@@ -12,7 +12,7 @@ from typing import Any
 import numpy as np
 
 from einc_runtime.dtypes import Array
-from einc_runtime.kernels.base import Kernel, Run, ScratchAllocator, address
+from einc_runtime.kernels.base import Kernel, Run, ScratchAllocator, address, dtype_name
 from einc_runtime.kernels.calls.joint_aggregation import JointAggregationCall
 from einc_runtime.kernels.llvm import compiler
 from einc_runtime.kernels.numpy import joint_aggregation as numpy_merges
@@ -20,7 +20,7 @@ from einc_runtime.kernels.views import merge_axes
 
 
 def build_logsumexp(call: JointAggregationCall) -> Kernel:
-    kind, copies, rank = call.average_types()[0], len(call.copies), call.target[0].ndim
+    kind, copies, rank = dtype_name(call.target[0]), len(call.copies), call.target[0].ndim
     size = copies * call.target[0].size
     suits = kind in compiler.COMPILED_FLOATS and rank > 0
     if not suits or not compiler.is_worthwhile(size, call.repetitions):

@@ -14,7 +14,7 @@ import numpy as np
 
 from einc_runtime.dtypes import Array
 from einc_runtime.kernels.base import Invocation, Kernel, Run, address, view_as_integers
-from einc_runtime.kernels.calls.moves import AppendCall, parse_reshape, require_equal_forms
+from einc_runtime.kernels.calls.moves import AppendCall
 from einc_runtime.kernels.copies_2d import count_2d_copies, list_2d_copies
 from einc_runtime.kernels.llvm import compiler
 from einc_runtime.kernels.numpy import moves as in_numpy
@@ -34,7 +34,7 @@ _MOVE_FIELDS = 6  # source, target, rows, bytes of a row, and the two distances 
 
 def build_reshape(invocation: Invocation[Array]) -> Kernel:
     """The same elements in the same row-major order, in another shape; numpy's where this needs two copies."""
-    source, target = parse_reshape(invocation)
+    source, target = invocation.input, invocation.output
     seen = in_numpy.try_reshape(source, target.shape)
     if seen is not None:
         return build_moves([seen], [target], invocation.repetitions)
@@ -46,7 +46,6 @@ def build_reshape(invocation: Invocation[Array]) -> Kernel:
 
 def build_moves(sources: Sequence[Array], targets: Sequence[Array], repetitions: int) -> Kernel:
     """Copies arrays pairwise, as one of so many of its kind in an execution."""
-    require_equal_forms(sources, targets)
     run = compile_moves(sources, targets, repetitions)
     if run is None:
         run = make_runner(

@@ -11,7 +11,7 @@ from collections.abc import Sequence
 import numpy as np
 
 from einc_runtime.dtypes import Array, compute_type, storage_dtype
-from einc_runtime.kernels.base import Kernel, Run, ScratchAllocator
+from einc_runtime.kernels.base import Kernel, Run, ScratchAllocator, dtype_name
 from einc_runtime.kernels.calls.joint_aggregation import JointAggregationCall
 from einc_runtime.kernels.calls.ranking import rank_keys
 from einc_runtime.kernels.numpy.pieces import Resolved, Walk, make_runner
@@ -24,7 +24,7 @@ def build_logsumexp(call: JointAggregationCall) -> Kernel:
     It computes in f32, and in f64 for averages in f64, whose logarithms may be either. Where no copy has any weight,
     the average is 0 and the logarithm -inf.
     """
-    kind, copies = call.average_types()[0], len(call.copies)
+    kind, copies = dtype_name(call.target[0]), len(call.copies)
     views, _ = merge_axes([*call.member(0), *call.member(1)], [False] * call.target[0].ndim)
     averages, logs = views[: copies + 1], views[copies + 1 :]
     dtype, scratch = storage_dtype(compute_type(kind)), ScratchAllocator()
@@ -71,7 +71,6 @@ def _average(parts: Sequence[Array], shares: Sequence[Array], sums: Array, term:
 
 def build_topk(call: JointAggregationCall) -> Kernel:
     """Values and indices along the last dimension: the largest of all, in descending order, ties by index."""
-    call.require_lists()
     copies, target = call.copies, call.target
     count = target[0].shape[-1]
 

@@ -8,7 +8,7 @@ import numpy as np
 
 from einc_runtime.dtypes import Array
 from einc_runtime.kernels.base import Invocation, Kernel, Run, ScratchAllocator, store, view_as_integers
-from einc_runtime.kernels.calls.moves import AppendCall, parse_reshape
+from einc_runtime.kernels.calls.moves import AppendCall
 from einc_runtime.kernels.numpy.pieces import Resolved, make_runner
 
 
@@ -23,7 +23,7 @@ def build_copies(sources: Sequence[Array], targets: Sequence[Array]) -> Kernel:
 
 def build_reshape(invocation: Invocation[Array]) -> Kernel:
     """The same elements in the same row-major order, in another shape."""
-    source, target = parse_reshape(invocation)
+    source, target = invocation.input, invocation.output
     seen = try_reshape(source, target.shape)
     if seen is not None:
         return Kernel(lambda _: make_runner([(store, [seen, target])]), nanoseconds=0.5 * source.size)

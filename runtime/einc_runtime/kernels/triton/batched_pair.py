@@ -26,7 +26,7 @@ GAIN = 1.02
 def build_batched_pair(
     first: Invocation[GpuArray], second: Invocation[GpuArray], multiprocessors: int
 ) -> LaunchSequence | None:
-    """One batch of products, or None, as in reproducible plans. Raises PlanFault for what is no contraction."""
+    """One batch of products, or None, as in reproducible plans."""
     if first.is_reproducible or second.is_reproducible:
         return None
     products: list[Gemm] = []

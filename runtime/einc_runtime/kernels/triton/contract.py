@@ -31,7 +31,6 @@ MAX_PRODUCTS = 64
 
 
 def build_contract(invocation: Invocation[Array]) -> LaunchSequence:
-    """Raises PlanFault for an invocation that is no contraction."""
     call = ContractCall.parse(invocation)
     if not call.sums:
         return build_map(call.as_map_or_reduce)

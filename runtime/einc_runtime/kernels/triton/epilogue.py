@@ -56,12 +56,10 @@ def build_with_epilogue(first: Invocation[GpuArray], then: Invocation[GpuArray],
     """Products, and copies before them, for a contraction and a map whose operand of this number is its result.
 
     None where no product can do both, and in reproducible plans, whose products no library computes. Also where the map
-    writes over what the products read: in a plan it may, since the contraction ends before the map begins. Raises
-    PlanFault for what is no contraction or no map.
+    writes over what the products read: in a plan it may, since the contraction ends before the map begins.
     """
     if first.is_reproducible:
         return None
-    then.allow("program", "indices")
     source, equation = (then.attribute(name, str) for name in ("program", "indices"))
     epilogue, names = parse_epilogue(source, len(then.inputs), operand), parse_index_equation(equation)
     (result,), (output,), kind = first.outputs, then.outputs, then.outputs[0].dtype

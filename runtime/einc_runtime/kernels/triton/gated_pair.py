@@ -33,13 +33,12 @@ def build_gated_pair(pair: GatedInvocations[GpuArray]) -> GatedPair | None:
 
     None where they do not fit: where they are no single products of one form that share an operand, where the map
     permutes, or where it writes over what the products read; and in reproducible plans, whose products have a kernel of
-    their own. Raises PlanFault for other kernels.
+    their own.
     """
     first, second, then = pair.parts
     places = pair.places
     if first.is_reproducible or second.is_reproducible:
         return None
-    then.allow("program", "indices")
     program, equation = (then.attribute(name, str) for name in ("program", "indices"))
     (output,), names = then.outputs, parse_index_equation(equation)
     if sorted(places) != [0, 1] or len(program) > MAX_GATE or any(labels != names.output for labels in names.inputs):

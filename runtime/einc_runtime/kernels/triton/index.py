@@ -48,7 +48,7 @@ POSITION_OUTSIDE = "a position at data is outside of its tensor"
 
 
 def build_index(invocation: Invocation[Array], build: Build) -> LaunchSequence:
-    """The launches, of which `build` makes those that compute. Raises PlanFault for what is no index program."""
+    """The launches, of which `build` makes those that compute."""
     call = IndexCall.parse(invocation)
     parts = call.find_parts()
     if parts is not None:

@@ -9,6 +9,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from einc_runtime.dtypes import Array, compute_type
+from einc_runtime.kernels.base import dtype_name
 from einc_runtime.kernels.calls.joint_aggregation import JointAggregationCall
 from einc_runtime.kernels.triton.launches import LaunchSequence, WorkspaceAllocator
 from einc_runtime.kernels.triton.moves import build_moves
@@ -23,7 +24,7 @@ def build_logsumexp(call: JointAggregationCall, rounded: Array | None = None) ->
     Where no copy has any weight, the average is 0 and the logarithm -inf. Averages are written before logarithms. With
     `rounded`, a view of another floating type, averages are written there instead.
     """
-    wide_type, count = LANGUAGE[compute_type(call.average_types()[0])], len(call.copies)
+    wide_type, count = LANGUAGE[compute_type(dtype_name(call.target[0]))], len(call.copies)
     *parts, result = call.member(0)
     logs = call.member(1)
     names = [*(f"x{k}" for k in range(count)), *(f"log{k}" for k in range(count)), "y"]
@@ -52,7 +53,6 @@ def build_logsumexp(call: JointAggregationCall, rounded: Array | None = None) ->
 
 def build_topk(call: JointAggregationCall) -> LaunchSequence:
     """Values and indices along the last dimension: the largest of all, in descending order, ties by index."""
-    call.require_lists()
     scratch = WorkspaceAllocator()
     values, indices = (scratch.take(member.shape, member.dtype) for member in call.target)
     sources, numbers = ([copy[member] for copy in call.copies] for member in range(2))

@@ -18,7 +18,7 @@ def build_joint_launch(
     kind: LaunchKind, parts: Sequence[Invocation[Array]], kept: Sequence[bool], architecture: str
 ) -> LaunchSequence | None:
     """One launch for all parts, of which those that are `kept` must write their results. None where there is no kernel
-    for them. Raises PlanFault for parts of other kinds."""
+    for them."""
     if kind == "products":
         return build_few_products(parts, architecture)
     if kind == "rows":

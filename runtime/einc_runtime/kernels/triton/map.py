@@ -37,7 +37,7 @@ from einc_runtime.plan.scalar_programs import ScalarInput
 
 
 def build_map(invocation: Invocation[Array]) -> LaunchSequence:
-    """One launch. Raises PlanFault for an invocation that is no map."""
+    """One launch."""
     call = MapCall.parse(invocation)
     names = [f"x{k}" for k in range(len(call.views))]
     elements = ElementwiseTiles([*call.views, call.output], [*names, "y"])
@@ -67,7 +67,7 @@ COMBINE_HELPERS = {"sum": (), "prod": ("product",), "max": ("largest",), "min": 
 
 
 def build_reduce(invocation: Invocation[Array]) -> LaunchSequence:
-    """One launch or two. Raises PlanFault for an invocation that is no aggregation of a join."""
+    """One launch or two."""
     call, scratch = ReduceCall.parse(invocation), WorkspaceAllocator()
     over = " ".join(name for name, gone in zip(call.indices, call.reduced, strict=True) if gone)
     title = f"{call.aggregation} over {over}: {call.source}"
@@ -91,7 +91,7 @@ def _launch_all(call: ReduceCall, title: str, scratch: WorkspaceAllocator) -> li
     source = f"t0 = {'cast:i32' if stored == 'i32' else 'copy'} x0"  # other results are rounded as they are stored
     remaining = replace(
         call,
-        steps=read_steps(source, [number], stored),
+        steps=read_steps(source, [number]),
         views=(shaped,),
         output=call.output[None],
         kinds=(number, stored),

@@ -16,7 +16,7 @@ import numpy as np
 
 from einc_runtime.dtypes import Array
 from einc_runtime.kernels.base import Invocation, address, dtype_name
-from einc_runtime.kernels.calls.moves import AppendCall, parse_reshape, require_equal_forms
+from einc_runtime.kernels.calls.moves import AppendCall
 from einc_runtime.kernels.triton.launches import (
     POINTER_ALIGNMENT,
     SCRATCH,
@@ -45,7 +45,6 @@ from einc_runtime.kernels.views import merge_axes, restride
 
 def build_moves(reads: Sequence[Array], writes: Sequence[Array]) -> LaunchSequence:
     """Copies views pairwise in one launch."""
-    require_equal_forms(reads, writes)
     moves = [_BlockMove.of(source, target) for source, target in zip(reads, writes, strict=True)]
     if len(moves) == 1 or any(max(move.source, move.target) >= SCRATCH for move in moves):
         return LaunchSequence(tuple(_launch_single(move) for move in moves))
@@ -55,7 +54,7 @@ def build_moves(reads: Sequence[Array], writes: Sequence[Array]) -> LaunchSequen
 def build_reshape(invocation: Invocation[Array]) -> LaunchSequence:
     """The same elements in the same row-major order, in another shape; through dense workspace where strides need
     it."""
-    source, target = parse_reshape(invocation)
+    source, target = invocation.input, invocation.output
     pair = _align_axes(source, target)
     if pair is not None:
         return build_moves([pair[0]], [pair[1]])

@@ -53,7 +53,6 @@ class OrderedTile:
 
 
 def build_ordered_contract(invocation: Invocation[Array]) -> LaunchSequence:
-    """Raises PlanFault for an invocation that is no contraction."""
     call = ContractCall.parse(invocation)
     if not call.sums:
         return build_map(call.as_map_or_reduce).without_fusion()

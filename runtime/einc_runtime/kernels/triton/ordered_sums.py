@@ -59,7 +59,7 @@ def write_tree(name: str, height: int, width: int, combine: str = "{0} + {1}") -
 
 
 def build_ordered_reduce(invocation: Invocation[Array], workspace: WorkspaceAllocator | None = None) -> LaunchSequence:
-    """One launch for every level of chunks. Raises PlanFault for an invocation that is no aggregation of a join.
+    """One launch for every level of chunks.
 
     It may be a step of another kernel, whose `workspace` it then takes its own from.
     """
@@ -104,7 +104,7 @@ def _launch_all(
     shape = (*(1 if is_gone else n for n, is_gone in zip(extents, kinds, strict=True)), chunks)
     shaped = np.lib.stride_tricks.as_strided(partial, shape, strides_of(shape, partial.itemsize))
     first = _launch_level([*layouts[:-1], shaped], extents, kinds, aggregate, number)
-    copy = read_steps("t0 = copy x0", [number], aggregate.stored)
+    copy = read_steps("t0 = copy x0", [number])
     remaining = _Aggregate(aggregate.aggregation, copy, aggregate.stored, f"{aggregate.title}, of chunks")
     return [first, *_launch_all([shaped, output[..., None]], [*(False for _ in shape[1:]), True], remaining, scratch)]
 

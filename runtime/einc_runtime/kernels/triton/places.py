@@ -30,7 +30,7 @@ from einc_runtime.kernels.triton.tiles import TILE_ELEMENTS, TileGrid
 def build_places(parts: Sequence[Invocation[Array]], kept: Sequence[bool]) -> LaunchSequence | None:
     """One launch of rotations and of appends in place, some of which append what a rotation makes. Rotations that are
     not `kept` are only made on the way. None where positions of a rotation follow from its block, which an append that
-    reads it does not know. Raises PlanFault for other kernels."""
+    reads it does not know."""
     rotations = {_find_address(part.output): RopeCall.parse(part) for part in parts if part.name == "rope"}
     calls: list[KernelLaunch] = []
     message: str | None = None

@@ -149,7 +149,7 @@ def _build(products: list[Gemm], program: str, tile: ProductTile, multiprocessor
     grid = min(tiles, max(1, multiprocessors))
     values = [f"v{number}" for number in range(len(products))]
     added = [name for name in ("addend", "bias") if name in items]
-    typed = read_steps(program, ["f32"] * (len(values) + len(added)), p.result)
+    typed = read_steps(program, ["f32"] * (len(values) + len(added)))
     chain = ScalarSource(typed, [*values, *added])
     body = [
         *_locate(p.batch, counts, tile, cast),

@@ -95,17 +95,15 @@ def build_on_operand(
 
 
 def build_stored_rows(invocation: Invocation[Array]) -> KernelLaunch | None:
-    """The one launch of a product of few rows; None where it takes more. Raises PlanFault for other kernels."""
+    """The one launch of a product of few rows; None where it takes more."""
     return _build_direct(QuantizedContractCall.parse(invocation))
 
 
 def build_stored_gated(pair: GatedInvocations[Array]) -> KernelLaunch | None:
     """The launch of two products of few rows that share the tensor, and of the map of their results; None where the
-    weights are not stored alike, or the map permutes. Products are not rounded before the map. Raises PlanFault for
-    other kernels."""
+    weights are not stored alike, or the map permutes. Products are not rounded before the map."""
     first, second, then = pair.parts
     places = pair.places
-    then.allow("program", "indices")
     program, equation = (then.attribute(name, str) for name in ("program", "indices"))
     names = parse_index_equation(equation)
     aligned = all(labels == names.output for labels in names.inputs) and sorted(places) == [0, 1]
@@ -203,7 +201,7 @@ def _multiply_tiles(
                 f'    sums{n} = tl.dot(part{half}, tl.trans(wide), sums{n}, input_precision="ieee")',
             ]
     results = [f"v{n}" for n in range(len(calls))]
-    chain = ScalarSource(read_steps(program, ["f32"] * len(calls), y.dtype), results)
+    chain = ScalarSource(read_steps(program, ["f32"] * len(calls)), results)
     lines += [*(f"v{n} = sums{n} * {call.scale!r}" for n, call in enumerate(calls)), *chain.lines]
     target = {0: "number", 1: "row[:, None]", 2: "column[None, :]"}
     lines.append(y.store(target, f"({chain.value})", f"({in_rows})[:, None] & ({inside})[None, :]"))

@@ -37,7 +37,7 @@ ONE = ""
 
 
 def build_recurrence(invocation: Invocation[Array], ordered: bool = False) -> LaunchSequence:
-    """One launch where tiles fit into registers. Raises PlanFault for an invocation that is no recurrence."""
+    """One launch where tiles fit into registers."""
     call = RecurrenceCall.parse(invocation)
     if count_tile(call.recurrence, call.extents) > MAX_TILE_ELEMENTS:
         return launch_steps(call, ordered)

@@ -43,7 +43,6 @@ Multiply = Callable[[Invocation[Array]], LaunchSequence]
 
 
 def build_rounded_contract(invocation: Invocation[Array], architecture: str) -> LaunchSequence:
-    """Raises PlanFault for an invocation that is no such product."""
     call = RoundedContractCall.parse(invocation)
     if not call.plain.weight.form.is_float:
         return rounded.build_rounded_contract(invocation)

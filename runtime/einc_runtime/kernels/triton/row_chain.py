@@ -22,7 +22,7 @@ from einc_runtime.plan.scalar_programs import ScalarInput
 
 def build_row_chain(parts: Sequence[Invocation[Array]], kept: Sequence[bool]) -> LaunchSequence | None:
     """One launch of maps, each of whose results the next part reads, and a norm of the last one's result; those that
-    are `kept` are written. None where rows are too long for a program. Raises PlanFault for other kernels."""
+    are `kept` are written. None where rows are too long for a program."""
     *maps, last = parts
     calls, norm = [MapCall.parse(part) for part in maps], NormCall.parse(last)
     results = [call.output for call in calls]

@@ -1,5 +1,5 @@
-"""Proves of every operation of a plan that its kernel, blocks, types and aggregations follow from what it is: of blocks
-before it runs, of all else when it is read.
+"""Proves of every operation of a plan that its kernel, blocks, types and aggregations follow from what it is, when the
+plan is read.
 
 Work is linear in the number of functions. What equal operations have in common, as the layers of a model do, is derived
 once.
@@ -58,19 +58,25 @@ FunctionBlocks = tuple[tuple[Block, ...], tuple[Block, ...]]
 _encode = msgspec.msgpack.Encoder(order="sorted").encode
 
 
-def require_labels(bundle: Bundle) -> None:
-    """Raises PlanFault, naming the part, where an operation's kernel, its attributes, the types of its results, its
-    indices or its aggregations are not what its family says."""
-    for where, operation, _, meaning, _ in _derive_all(bundle):
+Derived = tuple[str, Operation, tuple[TensorForm, ...], OperatorMeaning, bytes]
+"""Where an operation stands, itself, its inputs, what it means, and what equal ones have in common."""
+
+
+def require_labels(bundle: Bundle) -> list[Derived]:
+    """What all operations mean. Raises PlanFault, naming the part, where an operation's kernel, its attributes, the
+    types of its results, its indices or its aggregations are not what its family says."""
+    derived = list(_derive_all(bundle))
+    for where, operation, _, meaning, _ in derived:
         _require_labels(operation, [_form_of(bundle.tensors[t]) for t in operation.outputs], meaning, where)
         if ATTRIBUTE in meaning.attributes:
             require_order(meaning.kernel, f"{where}.kernel")
+    return derived
 
 
-def prove_operations(bundle: Bundle) -> None:
-    """The same for the blocks of functions, of a valid plan."""
+def require_blocks(derived: Sequence[Derived]) -> None:
+    """The same for the blocks of functions, as many as the intervals of indices ask for."""
     blocks: dict[bytes, list[FunctionBlocks]] = {}
-    for where, operation, inputs, meaning, key in _derive_all(bundle):
+    for where, operation, inputs, meaning, key in derived:
         if meaning.require_functions is not None:
             try:
                 meaning.require_functions(list(_cuts_of(operation)) * operation.replicas, operation.functions)
@@ -83,8 +89,7 @@ def prove_operations(bundle: Bundle) -> None:
         _require_blocks(operation, blocks[key], where)
 
 
-def _derive_all(bundle: Bundle) -> Iterator[tuple[str, Operation, tuple[TensorForm, ...], OperatorMeaning, bytes]]:
-    """Where each operation stands, itself, its inputs, what it means, and what equal ones have in common."""
+def _derive_all(bundle: Bundle) -> Iterator[Derived]:
     meanings: dict[bytes, OperatorMeaning] = {}
     for i, operation in enumerate(bundle.operations):
         inputs = tuple(_form_of(bundle.tensors[position]) for position in operation.inputs)
