@@ -5,6 +5,7 @@ Together, the parts compute the same elements as the whole invocation.
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, replace
 
@@ -114,9 +115,9 @@ def _split_by_index(text: str, result: Shape) -> Iterator[KernelSplit]:
 
 
 def _split_contract(invocation: Invocation[Shape]) -> Iterator[KernelSplit]:
-    """Along the longest index of the first operand, if parts keep many rows: they multiply by the same matrix then, in
-    one layout, and one worker finds in a common cache what the other has read. Else along the indices of the operand
-    that has the longest one, the outermost first: it leaves lines together."""
+    """Along indices of the first operand, the outermost first, if parts keep many rows: they multiply by one matrix in
+    one layout then, and one worker finds in a common cache what the other has read. Else along the indices of the
+    operand that has the longest one, the outermost first: it leaves lines together."""
     cuts = list(_split_by_index(invocation.attribute("equation", str), invocation.output))
 
     def rank(cut: KernelSplit) -> tuple[int, int]:
@@ -126,9 +127,11 @@ def _split_contract(invocation: Invocation[Shape]) -> Iterator[KernelSplit]:
         return -longest, 0 if way is None else way.axis
 
     ranked = sorted(cuts, key=rank)
-    of_first = max((cut for cut in cuts if cut.inputs[0] is not None), key=lambda cut: cut.extent, default=None)
-    if of_first is not None and of_first is not ranked[0]:
-        yield replace(of_first, least=MANY_ROWS)
+    ways = sorted((way.axis, number) for number, cut in enumerate(cuts) if (way := cut.inputs[0]) is not None)
+    of_first = [cuts[number] for _, number in ways]
+    if of_first and of_first[0] is not ranked[0]:
+        rows = math.prod(cut.extent for cut in of_first)
+        yield from (replace(cut, least=-(-MANY_ROWS * cut.extent // rows)) for cut in of_first)
     yield from ranked
 
 

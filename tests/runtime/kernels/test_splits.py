@@ -27,7 +27,7 @@ SCAN = {
 }  # fmt: skip
 
 INVOCATIONS = {  # kernel, attributes, shapes of inputs and outputs, how many cuts there are
-    "product": ("contract", {"equation": EQUATION}, [(3, 5, 6), (3, 6, 8)], [(8, 3, 5)], 4),
+    "product": ("contract", {"equation": EQUATION}, [(3, 5, 6), (3, 6, 8)], [(8, 3, 5)], 5),
     "diagonal": ("contract", {"equation": "i i, i j -> i j"}, [(5, 5), (5, 4)], [(5, 4)], 1),
     "three": ("contract", {"equation": "i j, j k, k l -> l i", "scale": 2.0}, [(5, 4), (4, 3), (3, 7)], [(7, 5)], 3),
     "map": ("map", {"program": "t0 = mul x0 x1; t1 = add t0 x2", "indices": INDICES}, [(6, 5), (5,), (5, 6)], [(5, 6)],
@@ -154,3 +154,5 @@ def test_products_are_cut_where_their_longest_operand_has_its_lines_together():
     tokens_last = [(1, MANY_ROWS), (0, 1), (2, 1), (1, 1)]  # tokens, heads, features, tokens
     assert best(projection, [(3, 70), (12, 64, 70)], (12, 3, 64)) == tokens_last
     assert best(projection, [(512, 70), (12, 64, 70)], (12, 512, 64)) == [(1, 1), (0, 1), (2, 1)]
+    images_first = [(0, 1), (1, 22), (2, 1), (0, 1), (1, 1)]  # whole images, whose rows stay one dimension
+    assert best("n t m, f m -> n t f", [(3, 197, 70), (320, 70)], (3, 197, 320)) == images_first
