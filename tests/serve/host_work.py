@@ -50,6 +50,7 @@ class TimedDriver:
             finally:
                 self.seconds += time.perf_counter() - start
 
+        setattr(self, name, call)
         return call
 
 

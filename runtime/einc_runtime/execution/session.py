@@ -17,7 +17,7 @@ from einc_runtime.execution.thread_guard import ThreadGuard
 from einc_runtime.plan.codec import is_decoded
 from einc_runtime.plan.regions import find_needed_tensors, is_loaded
 from einc_runtime.plan.repetition import unfold
-from einc_runtime.plan.schema import QUANTIZED, Block, Bundle, Region, Tensor
+from einc_runtime.plan.schema import Block, Bundle, Region, Tensor
 from einc_runtime.plan.states import STATE, is_weight
 from einc_runtime.text import quote_names, suggest_name
 
@@ -84,7 +84,8 @@ class Session:
                 self._buffers[bundle.tensors[buffer.tensor].name].append(number)
         needed = (bundle.tensors[number].name for number in find_needed_tensors(bundle))
         self._needed = {name for name in needed if any(map(self._executor.holds, self._buffers[name]))}
-        self._loaded: set[str] = {tensor.name for tensor in self.states if not is_weight(tensor)}
+        self._parts = {name: self._list_parts(name) for name in self._loadable}
+        self._missing = self._needed - {tensor.name for tensor in self.states if not is_weight(tensor)}
         self._executed = False
         self._guard = ThreadGuard()
         self._trace: Trace | None = None
@@ -151,7 +152,7 @@ class Session:
         with self._guard.entered():
             for tensor in self.states:
                 if is_weight(tensor):
-                    self._loaded.discard(tensor.name)
+                    self._mark_missing([tensor])
                     continue
                 for number in self._buffers[tensor.name]:
                     zero = np.zeros((), storage_dtype(tensor.dtype))
@@ -164,7 +165,7 @@ class Session:
     @property
     def missing(self) -> tuple[str, ...]:
         """The inputs and weights that are needed and not loaded yet."""
-        return tuple(name for name in self._loadable if name in self._needed and name not in self._loaded)
+        return tuple(name for name in self._loadable if name in self._missing)
 
     @property
     def trace(self) -> Trace | None:
@@ -181,18 +182,25 @@ class Session:
 
     def load_all(self, arrays: Mapping[str, Any] | Iterable[tuple[str, Any]]) -> None:
         """Loads all arrays, or none if one of them is unknown, unfit or given twice; all problems are reported."""
+        from einc_runtime.execution.data.given_arrays import read_given
+
         named_arrays = arrays.items() if isinstance(arrays, Mapping) else arrays
         names: list[str] = []
         pairs: list[tuple[str, Array]] = []
         problems: list[str] = []
         for name, array in named_arrays:
-            checked = self._read_array(name, array)
+            tensor = self._tensors.get(name)
+            if tensor is None or tensor.kind == "value":
+                checked: Array | str = f"the plan has no input '{name}' ({suggest_name(name, self._loadable)})"
+            else:
+                checked = read_given(tensor, array)
             names.append(name)
             if isinstance(checked, str):
                 problems.append(checked)
             else:
                 pairs.append((name, checked))
-        problems += [f"'{name}' is given twice" for name in dict.fromkeys(names) if names.count(name) > 1]
+        if len({*names}) < len(names):
+            problems += [f"'{name}' is given twice" for name in dict.fromkeys(names) if names.count(name) > 1]
         raise_together(problems)
         with self._guard.entered():
             if any(self._tensors[name].kind == "input" for name in names):
@@ -252,10 +260,8 @@ class Session:
         from einc_runtime.execution.data.weights import iterate_weights, list_weights
 
         self._note_filled_weights()
-        weights = [
-            weight for weight in list_weights(self.bundle) if not only_missing or weight.name not in self._loaded
-        ]
-        needed = [tensor for tensor in weights if tensor.name in self._needed]
+        names = self._missing if only_missing else self._needed
+        needed = [tensor for tensor in list_weights(self.bundle) if tensor.name in names]
         with self._guard.entered():
             blocks = {weight.name: self._list_own_blocks(weight.name) for weight in needed}
             for name, array in iterate_weights(needed, source, self._find_memory, blocks):
@@ -284,13 +290,13 @@ class Session:
         """Forgets all inputs and results: any thread may load others, and none can be offloaded before."""
         with self._guard.entered():
             self._guard.mark_executed()
-            self._loaded.difference_update(tensor.name for tensor in self.inputs)
+            self._mark_missing(self.inputs)
             self._executed = False
 
     def forget_weights(self) -> None:
         """Forgets all weights, except those that sessions with the same memory have loaded."""
         with self._guard.entered():
-            self._loaded.difference_update(tensor.name for tensor in self.bundle.tensors if is_weight(tensor))
+            self._mark_missing(tensor for tensor in self.bundle.tensors if is_weight(tensor))
             self._note_filled_weights()
 
     def execute(self, *, trace: bool = False) -> float:
@@ -300,9 +306,9 @@ class Session:
         """
         with self._guard.entered():
             self._guard.require_own_inputs()
-            if not self._needed <= self._loaded:
+            if self._missing:
                 self._note_filled_weights()
-            if not self._needed <= self._loaded:
+            if self._missing:
                 raise ArrayFault(f"nothing is loaded for {quote_names(self.missing)}")
             return self._execute(trace)
 
@@ -320,10 +326,6 @@ class Session:
 
     def offload(self, name: str) -> Array:
         """A saved tensor or a state as a new array, assembled from its blocks; bf16 comes in the type of ml_dtypes."""
-        import numpy as np
-
-        from einc_runtime.dtypes import storage_dtype
-
         state = name in self._tensors and self._tensors[name].kind == STATE
         if name not in self._outputs and not state:
             raise ArrayFault(f"the plan saves no '{name}'", hint=suggest_name(name, list(self._outputs)))
@@ -333,42 +335,25 @@ class Session:
                 self._guard.require_own_inputs()
             if not self._executed and not state:
                 raise ArrayFault(f"'{name}' is not computed yet", hint="execute first")
-            array = np.empty(tensor.shape, storage_dtype(tensor.dtype))
             state_regions = [Region(n, self.bundle.buffers[n].block) for n in self._buffers.get(name, ())]
-            for region in state_regions if state else self._outputs[name].regions:
-                values = self._executor.fetch(region)
-                if values is not None and values.flags.owndata and values.shape == array.shape:
-                    return values  # which nobody else has
-                if values is not None:
-                    array[_slices(region.block.lower, region.block.upper)] = values
-        return array
-
-    def _read_array(self, name: str, value: Any) -> Array | str:
-        """An array that can be loaded, or what is wrong with it."""
-        from einc_runtime.dtypes import find_dtype_name
-        from einc_runtime.execution.data.dlpack import as_array
-
-        tensor = self._tensors.get(name)
-        if tensor is None or tensor.kind == "value":
-            return f"the plan has no input '{name}' ({suggest_name(name, self._loadable)})"
-        try:
-            array = as_array(name, value)
-        except ArrayFault as fault:
-            return fault.message + (f" ({fault.hint})" if fault.hint else "")
-        dtype = find_dtype_name(array.dtype.newbyteorder("=")) or str(array.dtype)
-        fits = dtype == tensor.dtype or (tensor.dtype == "bf16" and dtype == "f32")
-        if fits and array.shape == tensor.shape:
-            return array
-        expected = f"{tensor.dtype}{list(tensor.shape)}"
-        described_dtype = str(array.dtype) if dtype in QUANTIZED and tensor.dtype not in QUANTIZED else dtype
-        return f"expected {expected} for {tensor.kind} '{name}', found {described_dtype}{list(array.shape)}"
+            regions = state_regions if state else self._outputs[name].regions
+            pieces: Iterable[Array | None] = map(self._executor.fetch, regions)
+            if len(regions) == 1:
+                (values,) = pieces
+                if values is not None and values.shape == tensor.shape:
+                    return values if values.flags.owndata else values.copy()
+                pieces = (values,)
+            return _assemble(tensor, regions, pieces)
 
     def _note_filled_weights(self) -> None:
         """Finds the weights that sessions with the same memory have loaded."""
         for tensor in self.bundle.tensors:
             numbers = self._buffers.get(tensor.name, ())
             if is_weight(tensor) and numbers and all(map(self._executor.is_filled, numbers)):
-                self._loaded.add(tensor.name)
+                self._missing.discard(tensor.name)
+
+    def _mark_missing(self, tensors: Iterable[Tensor]) -> None:
+        self._missing.update(tensor.name for tensor in tensors if tensor.name in self._needed)
 
     def _list_own_blocks(self, name: str) -> list[Block]:
         """The blocks of a weight that this process has in memory."""
@@ -383,18 +368,33 @@ class Session:
             return None
         if memory.shape != tensor.shape or not memory.flags.c_contiguous or not memory.size:
             return None
-        self._loaded.discard(tensor.name)
+        self._mark_missing([tensor])
         return memory
 
+    def _list_parts(self, name: str) -> list[tuple[int, Any]]:
+        """The buffers of a tensor, and what each holds of it; None for all of it."""
+        blocks = [(number, self.bundle.buffers[number].block) for number in self._buffers[name]]
+        shape = self._tensors[name].shape
+        return [(n, None if block.shape == shape else _slices(block.lower, block.upper)) for n, block in blocks]
+
     def _store(self, name: str, array: Array) -> None:
-        for number in self._buffers[name]:
-            if array is self._executor.memory_of(number):
-                self._executor.fill(number, array)
-                continue
-            block = self.bundle.buffers[number].block
-            self._executor.fill(number, array[_slices(block.lower, block.upper)])
-        self._loaded.add(name)
+        for number, part in self._parts[name]:
+            self._executor.fill(number, array if part is None else array[part])
+        self._missing.discard(name)
 
 
 def _slices(lower: Sequence[int], upper: Sequence[int]) -> Any:
     return (*(slice(lo, up) for lo, up in zip(lower, upper, strict=True)), ...)
+
+
+def _assemble(tensor: Tensor, regions: Sequence[Region], pieces: Iterable[Array | None]) -> Array:
+    """A new array of what these regions have; another process has those that are None."""
+    import numpy as np
+
+    from einc_runtime.dtypes import storage_dtype
+
+    array = np.empty(tensor.shape, storage_dtype(tensor.dtype))
+    for region, values in zip(regions, pieces, strict=True):
+        if values is not None:
+            array[_slices(region.block.lower, region.block.upper)] = values
+    return array

@@ -9,8 +9,7 @@ from __future__ import annotations
 
 import threading
 import weakref
-from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import AbstractContextManager
 
 from einc_runtime.errors import ArrayFault
 
@@ -24,26 +23,26 @@ class ThreadGuard:
         self._lock = threading.RLock()
         self._owner: threading.Thread | None = None
         self._waiting = False  # whether the owner's inputs have not been executed yet
-        self._displaced: weakref.WeakSet[threading.Thread] = weakref.WeakSet()
+        self._displaced: weakref.WeakSet[threading.Thread] = weakref.WeakSet()  # always without the owner
 
-    @contextmanager
-    def entered(self) -> Iterator[None]:
-        with self._lock:
-            yield
+    def entered(self) -> AbstractContextManager[object]:
+        return self._lock
 
     def take_over(self) -> None:
         """The calling thread loads inputs. Raises ArrayFault where those of another thread wait to be executed."""
         thread, owner = threading.current_thread(), self._owner
-        if owner is not None and owner is not thread and owner.is_alive():
-            if self._waiting:
-                raise ArrayFault("another thread has loaded inputs that are not executed yet", hint=_THREAD_HINT)
-            self._displaced.add(owner)
+        if owner is not thread:
+            if owner is not None and owner.is_alive():
+                if self._waiting:
+                    raise ArrayFault("another thread has loaded inputs that are not executed yet", hint=_THREAD_HINT)
+                self._displaced.add(owner)
+            self._displaced.discard(thread)
         self._owner, self._waiting = thread, True
-        self._displaced.discard(thread)
 
     def require_own_inputs(self) -> None:
         """Raises ArrayFault where another thread has loaded inputs since the calling one did."""
-        if threading.current_thread() in self._displaced:
+        thread = threading.current_thread()
+        if thread is not self._owner and thread in self._displaced:
             raise ArrayFault("another thread has loaded other inputs since this one did", hint=_THREAD_HINT)
 
     def mark_executed(self) -> None:

@@ -19,7 +19,7 @@ Asked = TypeVar("Asked")
 Given = TypeVar("Given")
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(slots=True)
 class Progress(Generic[Result]):
     """A result of a slot, or why there is none. After the last one, the slot is free."""
 

@@ -68,19 +68,21 @@ class TokenSampler:
         self._random = np.random.default_rng([sampling.seed, number])
         self._read = np.unique(np.asarray(prompt, np.int64)) if sampling.repetition_penalty != 1 else None
         self._counts: Counter[int] = Counter()
-
-    @property
-    def takes_likely(self) -> bool:
+        self._changes = bool(
+            sampling.repetition_penalty != 1
+            or sampling.presence_penalty
+            or sampling.frequency_penalty
+            or sampling.logit_bias
+        )
+        self.takes_likely = sampling.temperature == 0 and not self._changes
         """Whether the most likely token is taken, whatever the tokens before it are."""
-        how = self._sampling
-        changes = how.presence_penalty or how.frequency_penalty or how.logit_bias
-        return how.temperature == 0 and self._read is None and not changes
 
     def take(self, token: int, logit: float) -> int:
         """The most likely token, if its logit shows that there is one. Raises KernelFault for NaNs."""
         if not math.isfinite(logit):
             raise KernelFault("the logits are not finite", hint="16-bit floats may be too narrow: --dtype f32")
-        self._counts[token] += 1
+        if self._changes:
+            self._counts[token] += 1
         return token
 
     def choose(self, logits: Array, excluded: Collection[int] = (), allowed: Array | None = None) -> int:
@@ -98,13 +100,14 @@ class TokenSampler:
             if allowed is not None:
                 changed[~allowed] = -np.inf
         token = self._draw(changed)
-        self._counts[token] += 1
+        if self._changes:
+            self._counts[token] += 1
         return token
 
     def _change(self, logits: Array) -> Array:
         """The logits after penalties and biases, which are the same array where there are none."""
         how = self._sampling
-        if self._read is None and not (how.presence_penalty or how.frequency_penalty or how.logit_bias):
+        if not self._changes:
             return logits
         changed = logits.astype(np.float64)
         seen = np.fromiter(self._counts, np.int64, len(self._counts))

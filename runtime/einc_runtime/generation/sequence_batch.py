@@ -61,7 +61,7 @@ class TokenLogprobs:
     likely: tuple[tuple[int, float], ...]
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(slots=True)
 class NewToken:
     """A token of the sequence of this number, and the text that is certain by now.
 

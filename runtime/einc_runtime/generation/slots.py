@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
+from functools import cached_property
 from time import perf_counter
 from typing import TYPE_CHECKING, Any
 
@@ -41,7 +42,7 @@ class GenerationTimes:
     decode_runs: int = 0
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True)
 class DecodePlan:
     """A session that takes `length` new tokens for each of `slots` sequences, which may have `places` tokens each.
 
@@ -57,6 +58,16 @@ class DecodePlan:
     inputs: tuple[str, ...]
     finds_likely: bool
     """Whether it finds the most likely tokens."""
+
+    @cached_property
+    def table(self) -> _BlockTable:
+        """The blocks of the sequences of the last run."""
+        return _BlockTable(self.slots, self.places // self.block_size)
+
+    @cached_property
+    def last(self) -> Array:
+        """The last of the tokens of each sequence [slots], among all."""
+        return np.arange(self.length - 1, self.slots * self.length, self.length)
 
     @staticmethod
     def of(session: Session) -> DecodePlan:
@@ -96,6 +107,25 @@ class _HeldSequence:
     length: int = 0
     blocks: list[int] = field(default_factory=list)
     names: Sequence[bytes] = ()
+
+
+class _BlockTable:
+    """The blocks of each sequence of a run [slots, blocks]. Only rows that have changed are written."""
+
+    def __init__(self, slots: int, blocks: int) -> None:
+        self._table = np.full((slots, blocks), SPARE, np.int64)
+        self._written: list[tuple[_HeldSequence | None, int]] = [(None, 0)] * slots
+
+    def write(self, held: Sequence[_HeldSequence]) -> Array:
+        """The table for these sequences, whose other rows are those of none."""
+        for row, (before, count) in enumerate(self._written):
+            sequence = held[row] if row < len(held) else None
+            blocks = sequence.blocks if sequence is not None else ()
+            if sequence is not before or len(blocks) != count:
+                self._table[row] = SPARE
+                self._table[row, : len(blocks)] = blocks
+                self._written[row] = sequence, len(blocks)
+        return self._table
 
 
 class DecoderSlots:
@@ -182,31 +212,27 @@ class DecoderSlots:
         """
         return {slot: logits for slot, (logits,) in self._append(rows, ("logits",)).items()}
 
-    def append_likely(self, rows: Mapping[int, Sequence[int]]) -> dict[int, tuple[int, float]]:
+    def append_likely(self, rows: Mapping[int, Sequence[int]]) -> Mapping[int, tuple[Any, ...]]:
         """The same, but returns the most likely next token of each with its logit, which is nan where any is. They
         are found where the logits are, if the plans do so."""
         if not self._largest.finds_likely:
             best = {slot: (int(np.argmax(logits)), logits) for slot, logits in self.append(rows).items()}
             return {slot: (token, float(logits[token])) for slot, (token, logits) in best.items()}
-        likely = self._append(rows, (LIKELY_TOKEN, LIKELY_LOGIT))
-        return {slot: (int(token), float(logit)) for slot, (token, logit) in likely.items()}
+        return self._append(rows, (LIKELY_TOKEN, LIKELY_LOGIT))
 
     def _append(self, rows: Mapping[int, Sequence[int]], outputs: Sequence[str]) -> dict[int, tuple[Any, ...]]:
         for slot, tokens in rows.items():
             if not tokens or not self._make_room(slot, len(tokens)):
                 raise ArrayFault(f"sequence {slot} cannot get {len(tokens)} tokens after {self._slots[slot].length}")
         start = perf_counter()
-        unread = {slot: list(tokens) for slot, tokens in rows.items()}
+        unread: Mapping[int, Sequence[int]] = rows
         results: dict[int, tuple[Any, ...]] = {}
         runs = 0
         while unread:
             plan, sizes = self._choose({slot: len(tokens) for slot, tokens in unread.items()})
             last = self._run(plan, {slot: unread[slot][:size] for slot, size in sizes.items()}, outputs)
-            for slot, size in sizes.items():
-                del unread[slot][:size]
-                if not unread[slot]:
-                    results[slot] = last[slot]
-                    del unread[slot]
+            results |= {slot: last[slot] for slot, size in sizes.items() if size == len(unread[slot])}
+            unread = {slot: left for slot, tokens in unread.items() if (left := tokens[sizes.get(slot, 0) :])}
             runs += 1
         single = all(len(tokens) == 1 for tokens in rows.values())
         self._record(single, sum(map(len, rows.values())), runs, 1e3 * (perf_counter() - start))
@@ -228,9 +254,12 @@ class DecoderSlots:
     def _make_room(self, slot: int, more: int) -> bool:
         """Whether a sequence has places for so many more tokens. It is given blocks for them, if it lacks these."""
         sequence = self._slots[slot]
-        if sequence.length + more > self.places:
+        length = sequence.length + more
+        if length > self._largest.places:
             return False
-        lacking = -(-(sequence.length + more) // self._pool.size) - len(sequence.blocks)
+        lacking = -(-length // self._pool.size) - len(sequence.blocks)
+        if lacking <= 0:
+            return True
         if not self._pool.fits((), lacking):
             return False
         sequence.blocks += self._pool.hold((), lacking)
@@ -258,27 +287,33 @@ class DecoderSlots:
         A row that is too short starts with its first token several times, at one position: the last one counts, and
         all are equal. Rows without a sequence write to the spare block.
         """
-        ids = np.zeros((plan.slots, plan.length), np.int64)
-        positions = np.zeros((plan.slots, plan.length), np.int64)
-        table = np.full((plan.slots, plan.places // plan.block_size), SPARE, np.int64)
-        for row, (slot, tokens) in enumerate(rows.items()):
-            sequence, front = self._slots[slot], plan.length - len(tokens)
-            first = sequence.length
-            ids[row, :front], ids[row, front:] = tokens[0], tokens
-            positions[row, :front], positions[row, front:] = first, np.arange(first, first + len(tokens))
-            table[row, : len(sequence.blocks)] = sequence.blocks
-        nth, offset = np.divmod(positions, plan.block_size)
-        places = np.take_along_axis(table, nth, 1) * plan.block_size + offset
-        last_rows = np.arange(plan.length - 1, ids.size, plan.length)
-        inputs: dict[str, Array] = {"ids": ids.reshape(-1), "positions": positions.reshape(-1)}
-        inputs |= {"cache_places": places.reshape(-1), "cache_blocks": table, "last": last_rows}
+        length, size, count = plan.length, plan.block_size, len(rows)
+        held = [self._slots[slot] for slot in rows]
+        arrays = np.zeros((3, plan.slots, length), np.int64)
+        if length == 1:
+            lengths = [sequence.length for sequence in held]
+            next_places = [
+                sequence.blocks[n // size] * size + n % size for sequence, n in zip(held, lengths, strict=True)
+            ]
+            arrays[:, :count, 0] = [token for (token,) in rows.values()], lengths, next_places
+        else:
+            for row, (sequence, tokens) in enumerate(zip(held, rows.values(), strict=True)):
+                nth = np.maximum(np.arange(length) - (length - len(tokens)), 0)
+                at = sequence.length + nth
+                arrays[:, row] = np.asarray(tokens)[nth], at, np.asarray(sequence.blocks)[at // size] * size + at % size
+        ids, positions, places = arrays.reshape(3, -1)
+        inputs = {
+            "ids": ids, "positions": positions, "cache_places": places, "last": plan.last,
+            "cache_blocks": plan.table.write(held),
+        }  # fmt: skip
         self._bring_states(plan.session)
         results = plan.session.run({name: inputs[name] for name in plan.inputs}, outputs)
-        for slot, tokens in rows.items():
-            self._advance(self._slots[slot], len(tokens))
-        arrays = (results[name] for name in outputs)
-        last = (array if len(array) == plan.slots else array[plan.length - 1 :: plan.length] for array in arrays)
-        return dict(zip(rows, zip(*last, strict=True), strict=False))
+        for sequence, tokens in zip(held, rows.values(), strict=True):
+            self._advance(sequence, len(tokens))
+        arrays_of_rows = (results[name] for name in outputs)
+        last = ((array if len(array) == plan.slots else array[plan.last])[:count] for array in arrays_of_rows)
+        values = (array.tolist() if array.ndim == 1 else array for array in last)
+        return dict(zip(rows, zip(*values, strict=True), strict=True))
 
     def _advance(self, sequence: _HeldSequence, count: int) -> None:
         """Counts new tokens, and names the blocks that they fill."""

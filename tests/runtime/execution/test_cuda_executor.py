@@ -102,8 +102,27 @@ def test_an_execution_is_one_launch_and_nothing_is_taken_for_it():
     before = len(driver.calls)
     assert session.execute() > 0
     calls = [name for name, _ in driver.calls[before:]]
-    assert calls == ["record", "launch", "record", "wait_on_host", "elapsed_ms"]
+    replay = ["record", "launch", "record", "wait_on_host", "elapsed_ms"]
+    assert calls == ["copy_async", *["copy"] * 3, *replay], "small inputs are one copy to each device"
+    before = len(driver.calls)
+    session.execute()
+    assert [name for name, _ in driver.calls[before:]] == replay
     assert executor.host_us > 0
+
+
+def test_small_inputs_and_outputs_of_launches_that_nobody_waited_for():
+    session, executor, driver = on_fake(block(2))
+    given = arrays_of(session.bundle)
+    expected = session.run(given)["y"]
+    session.load_all({name: np.zeros_like(values) for name, values in given.items()})
+    executor.enqueue()
+    session.load_all(given)
+    session.execute()
+    executor.enqueue()
+    executor.wait()
+    before = len(driver.calls)
+    np.testing.assert_array_equal(session.offload("y"), expected)
+    assert not driver.calls[before:], "small outputs are on the host already"
 
 
 def captured_steps(executor, driver, order=None):

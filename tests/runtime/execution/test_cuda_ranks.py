@@ -106,7 +106,7 @@ def lane_steps(executor):
     tasks = {}
     steps, number = [], {}
     for position, step in enumerate(schedule.steps):
-        if step.stream is None or step.kind is StepKind.STATUS:
+        if step.stream is None or step.kind in (StepKind.OUTPUTS, StepKind.STATUS):
             continue
         tasks[position] = step.messages or (step.task,)
     ranked = sorted({task for own in tasks.values() for task in own})

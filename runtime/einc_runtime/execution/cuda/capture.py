@@ -16,7 +16,7 @@ from einc_runtime.execution.cuda.resources import CudaResources
 from einc_runtime.execution.cuda.streams import StepKind, StreamSchedule, StreamStep
 from einc_runtime.kernels.gpu import Launch
 
-_UNTIMED = (StepKind.EARLY, StepKind.STATUS, StepKind.FLAGS)
+_UNTIMED = (StepKind.EARLY, StepKind.OUTPUTS, StepKind.STATUS, StepKind.FLAGS)
 """Steps that compute nothing."""
 
 

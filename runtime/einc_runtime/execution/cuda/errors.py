@@ -6,6 +6,8 @@ import ctypes
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
+import numpy as np
+
 from einc_runtime.errors import KernelFault, MissingFault, RuntimeFault
 from einc_runtime.execution import task_errors
 from einc_runtime.execution.cuda.driver import OUT_OF_MEMORY, Driver, DriverError
@@ -102,6 +104,8 @@ class DeviceStatus:
         self._spans: dict[int, tuple[int, int, int]] = {}  # device -> address on it, address on the host, size
         self._address: dict[int, int] = {}
         self._host = allocate_host(WORD_BYTES * len(checks)) if checks else 0
+        words = (ctypes.c_int32 * len(checks)).from_address(self._host) if checks else ()
+        self._words = np.asarray(words, np.int32)
         for device in sorted({check.device for check in checks}):
             checks_here = [n for n, check in enumerate(self._checks) if check.device == device]
             pointer = allocate_zeros(device, WORD_BYTES * len(checks_here))
@@ -120,12 +124,10 @@ class DeviceStatus:
 
     def pop_failed(self) -> list[DeviceCheck]:
         """The checks that failed in the last execution, by step; all words are cleared for the next one."""
-        if not self._checks:
+        if not self._words.any():
             return []
-        words = (ctypes.c_int32 * len(self._checks)).from_address(self._host)
-        failed = [check for check, word in zip(self._checks, words, strict=True) if word]
-        if failed:
-            self.clear()
+        failed = [check for check, word in zip(self._checks, self._words, strict=True) if word]
+        self.clear()
         return sorted(failed, key=lambda check: check.step)
 
     def clear(self) -> None:

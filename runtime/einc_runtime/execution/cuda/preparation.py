@@ -20,6 +20,7 @@ from einc_runtime.execution.cuda.devices import (
 from einc_runtime.execution.cuda.driver import Driver
 from einc_runtime.execution.cuda.errors import DeviceCheck, DeviceStatus, TaskErrors
 from einc_runtime.execution.cuda.events import EventSchedule, schedule_events
+from einc_runtime.execution.cuda.host_mirrors import HostMirrors
 from einc_runtime.execution.cuda.lanes import Lanes
 from einc_runtime.execution.cuda.peer_flags import FlagMemory, choose_peer_sums
 from einc_runtime.execution.cuda.resources import CudaResources
@@ -54,6 +55,7 @@ class PreparedPlan:
     targets: Mapping[int, GpuTarget]
     peers: PeerAccess
     memory: DeviceMemory
+    mirrors: HostMirrors
     schedule: StreamSchedule
     event_schedule: EventSchedule
     launches: tuple[Launch | None, ...]
@@ -128,7 +130,11 @@ def prepare_plan(
     if arenas.multicast:
         device_bytes.update(dict(zip(devices, arenas.sizes, strict=True)))
     staging = [resources.allocate_host(max(size, 1)) for size in schedule.staging_bytes]
-    memory = DeviceMemory(bundle, devices, arenas.addresses, arenas.multicast, layout=shared.layout, shared=addresses)
+    mirrors = HostMirrors(driver, bundle, devices, addresses, allocate_zeros, resources.allocate_host)
+    memory = DeviceMemory(
+        bundle, devices, arenas.addresses, arenas.multicast,
+        layout=shared.layout, shared={**addresses, **mirrors.addresses},
+    )  # fmt: skip
     flags = FlagMemory(driver, tasks, devices, sums, allocate_zeros)
     step_kernels = StepKernels(
         bundle, tasks, memory, kernels=kernels, driver=driver, targets=targets, staging=staging,
@@ -142,6 +148,7 @@ def prepare_plan(
         for number, kernel in enumerate(prepared)
         if kernel is not None and kernel.status_message is not None
     ]
+    schedule = schedule.add_end_steps(StepKind.OUTPUTS, mirrors.output_devices)
     schedule = schedule.add_last_steps(StepKind.STATUS, [check.step for check in checks])
     in_sums = [number for number, step in enumerate(schedule.steps) if step.peer_sum >= 0]
     schedule = schedule.add_last_steps(StepKind.FLAGS, in_sums)
@@ -153,7 +160,12 @@ def prepare_plan(
     workspaces = [
         allocate_zeros(stream.device, size) if size else 0 for stream, size in zip(schedule.streams, sizes, strict=True)
     ]
-    launches = _bind_kernels(driver, schedule, prepared, workspaces, status, flags, errors)
+    fetches = {
+        StepKind.OUTPUTS: mirrors.make_fetch,
+        StepKind.STATUS: status.make_fetch,
+        StepKind.FLAGS: flags.make_reset,
+    }
+    launches = _bind_kernels(driver, schedule, prepared, workspaces, status, fetches, errors)
     event_schedule = schedule_events(schedule.steps, schedule.streams)
     return PreparedPlan(
         errors=errors,
@@ -161,6 +173,7 @@ def prepare_plan(
         targets=targets,
         peers=peers,
         memory=memory,
+        mirrors=mirrors,
         schedule=schedule,
         event_schedule=event_schedule,
         launches=launches,
@@ -240,18 +253,17 @@ def _bind_kernels(
     prepared: Sequence[GpuKernel | None],
     workspaces: Sequence[int],
     status: DeviceStatus,
-    flags: FlagMemory,
+    copies: Mapping[StepKind, Callable[[int], Launch]],
     errors: TaskErrors,
 ) -> tuple[Launch | None, ...]:
-    """The launches of all steps; `workspaces` are the addresses for the streams."""
+    """The launches of all steps; `workspaces` are the addresses for the streams, and `copies` make those of the last
+    steps of a device."""
     launches: list[Launch | None] = []
     for number, step in enumerate(schedule.steps):
         if step.stream is None:
             launches.append(None)
-        elif step.kind is StepKind.STATUS:
-            launches.append(status.make_fetch(schedule.device_of(number)))
-        elif step.kind is StepKind.FLAGS:
-            launches.append(flags.make_reset(schedule.device_of(number)))
+        elif step.kind in copies:
+            launches.append(copies[step.kind](schedule.device_of(number)))
         else:
             kernel = prepared[number]
             assert kernel is not None, "a step on a stream does something"

@@ -143,6 +143,7 @@ class SharedMemory:
         self._blocks = DeviceBlocks() if common is None else find_blocks(common)
         self._sizes = {key: buffer_bytes(bundle, bundle.buffers[b]) for b, key in self.layout.keys.items()}
         self.states = {b: key for b, key in self.layout.keys.items() if key[0][0] == STATE}
+        self._state_keys = frozenset(self.states.values())  # which knows their hashes
         states = [b for b, buffer in enumerate(bundle.buffers) if buffer.role == STATE and is_loaded(bundle, b)]
         self.shares_states = all(b in self.states for b in states)
         self.old_states: frozenset[int] = frozenset()
@@ -195,7 +196,7 @@ class SharedMemory:
 
     def mark_executed(self) -> None:
         """Says that an execution may have written the states."""
-        self._blocks.written.update(self.states.values())
+        self._blocks.written |= self._state_keys
 
     def is_written(self, buffer: int) -> bool:
         """Whether this state may hold something else than zeros."""

@@ -37,14 +37,15 @@ Box = tuple[tuple[int, int], ...]
 
 class StepKind(Enum):
     """What a step does: a whole task, one half of a staged transfer, a group of messages with other processes, reading
-    weights of a task into the cache before it runs, or at the end fetching the status words of a device, or taking back
-    the flags that were set there."""
+    weights of a task into the cache before it runs, or at the end fetching the small outputs or the status words of a
+    device, or taking back the flags that were set there."""
 
     TASK = "task"
     STAGE_OUT = "out"
     STAGE_IN = "in"
     MESSAGES = "messages"
     EARLY = "early"
+    OUTPUTS = "outputs"
     STATUS = "status"
     FLAGS = "flags"
 
@@ -65,8 +66,8 @@ class StreamSpec:
 class StreamStep:
     """What is enqueued on `stream` once the earlier steps `after` have ended; without a stream it only passes that on.
 
-    `task` is the position of its task, and -1 for status words. `staging` is the host buffer of a staged transfer, a
-    position in `StreamSchedule.staging_bytes`, and `piece` the part of the transferred region that the step moves.
+    `task` is the position of its task, and -1 for outputs and status words. `staging` is the host buffer of a staged
+    transfer, a position in `StreamSchedule.staging_bytes`, and `piece` the part of the region that it moves.
     `messages` are the tasks of a group of messages, and `regions` what is read ahead for the task. Steps of one
     `peer_sum`, which follow each other, also wait until all of them have begun, by flags (-1: the step is of none).
     """
@@ -117,6 +118,14 @@ class StreamSchedule:
         left = set(numbers)
         steps = (replace(step, stream=None) if number in left else step for number, step in enumerate(self.steps))
         return replace(self, steps=tuple(steps))
+
+    def add_end_steps(self, kind: StepKind, devices: Collection[int]) -> StreamSchedule:
+        """Adds a step of this kind on each of these devices, when all others have ended but reading ahead."""
+        waited = {earlier for step in self.steps for earlier in step.after}
+        ends = [n for n, step in enumerate(self.steps) if n not in waited and step.kind is not StepKind.EARLY]
+        streams = {stream.device: number for number, stream in reversed([*enumerate(self.streams)])}
+        more = (StreamStep(streams[device], tuple(ends), kind=kind) for device in devices)
+        return replace(self, steps=(*self.steps, *more))
 
     def add_last_steps(self, kind: StepKind, after: Collection[int]) -> StreamSchedule:
         """Adds a step of this kind for every device of the steps `after`, when those of the device have ended."""
