@@ -2,10 +2,11 @@
 
 With the shares p = exp(s - lse) of the scores s, and D = sum(do * o) - dlse for each query:
 
-    dv = p^T do        ds = p * (do v^T - D)        dq = scale * ds k        dk = scale * ds^T q
+    dv = p^T do        ds = scale * p * (do v^T - D)        dq = ds k        dk = ds^T q
 
 Of 16-bit floats, scores, shares and do v^T are f32; shares and ds are rounded before the products with do, q and k, as
-FlashAttention does.
+FlashAttention does. What is elementwise multiplies by the scale, so that products of 16-bit floats stay products. Query
+heads that share keys are beside their queries in scores, so that sums over both are along one dimension.
 
 Sequences of equal length are a dimension; otherwise all pairs of a query and a key are computed, and those of different
 sequences are left out.
@@ -22,7 +23,7 @@ from einc.training.tape import NodeGradient
 
 _QUERY_INDICES = "h, g, b, q"
 """Heads of keys, the query heads that share each, sequences, and queries."""
-_SCORE_INDICES = "h, g, b, q, k"
+_SCORE_INDICES = "h, b, g, q, k"
 
 
 def differentiate_attention(node: NodeGradient) -> None:
@@ -41,13 +42,13 @@ def differentiate_attention(node: NodeGradient) -> None:
         )
     )
     scale = repr(operator.scale)
-    scores = node.write(f"s[{_SCORE_INDICES}] = sum[d]({scale} * q[{_QUERY_INDICES}, d] * k[h, b, k, d])", q=q, k=k)
+    scores = node.write(f"s[{_SCORE_INDICES}] = sum[d](q[{_QUERY_INDICES}, d] * k[h, b, k, d])", q=q, k=k)
+    score = f"{scale} * s[{_SCORE_INDICES}]"
     if operator.softcap:
-        scores = node.write(
-            f"c[{_SCORE_INDICES}] = {operator.softcap!r} * tanh(s[{_SCORE_INDICES}] / {operator.softcap!r})", s=scores
-        )
+        score = f"{operator.softcap!r} * tanh({score} / {operator.softcap!r})"
+        scores, score = node.write(f"c[{_SCORE_INDICES}] = {score}", s=scores), f"s[{_SCORE_INDICES}]"
     seen, tensors = _say_what_is_seen(node, operator, sequences)
-    share = f"exp(s[{_SCORE_INDICES}] - lse[{_QUERY_INDICES}])"
+    share = f"exp({score} - lse[{_QUERY_INDICES}])"
     if seen:
         share = f"where({seen}, {share}, 0.0)"
     shares = node.write(f"p[{_SCORE_INDICES}] = {share}", s=scores, lse=lse, **tensors)
@@ -69,7 +70,7 @@ def differentiate_attention(node: NodeGradient) -> None:
     if node.outputs[1] is not None:
         tensors_of_slope["l"] = _unpack(node, node.outputs[1], sequences, group)
         terms.append(f"l[{_QUERY_INDICES}]")
-    slope = f"p[{_SCORE_INDICES}] * ({' + '.join(terms)})"
+    slope = f"{scale} * p[{_SCORE_INDICES}] * ({' + '.join(terms)})"
     if operator.softcap:
         tensors_of_slope["s"] = scores
         slope = f"{slope} * (1.0 - s[{_SCORE_INDICES}] * s[{_SCORE_INDICES}] / {operator.softcap**2!r})"
@@ -78,10 +79,10 @@ def differentiate_attention(node: NodeGradient) -> None:
     ds = node.write(f"ds[{_SCORE_INDICES}] = {slope}", **tensors_of_slope, **tensors)
     ds, k, q = (_round(node, name) for name in (ds, k, q))
     if node.needs[0]:
-        text = f"dq[{_QUERY_INDICES}, d] = sum[k]({scale} * s[{_SCORE_INDICES}] * k[h, b, k, d])"
+        text = f"dq[{_QUERY_INDICES}, d] = sum[k](s[{_SCORE_INDICES}] * k[h, b, k, d])"
         _put(node, 0, node.write(text, s=ds, k=k))
     if node.needs[1]:
-        text = f"dk[h, b, k, d] = sum[g, q]({scale} * s[{_SCORE_INDICES}] * q[{_QUERY_INDICES}, d])"
+        text = f"dk[h, b, k, d] = sum[g, q](s[{_SCORE_INDICES}] * q[{_QUERY_INDICES}, d])"
         _put(node, 1, node.write(text, s=ds, q=q))
 
 

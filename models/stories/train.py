@@ -41,7 +41,7 @@ STORY = (
     "{name} and {friend} eat {food} {place} {end}."
 )
 HELD_OUT, MADE = 200, 200
-STEPS, BATCH, LENGTH = 800, 16, 120
+STEPS, BATCH, LENGTH = 2400, 16, 120
 """Every step has stories of its own, each of which is filled up with ends to so many tokens: the longest has 117."""
 RATE, WARMUP, SCHEDULE = 3e-3, 100, "cosine"
 
