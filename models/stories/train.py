@@ -138,16 +138,21 @@ def compile_step(folder: Path, sites: int) -> Path:
     return plan
 
 
+def list_arguments(plan: Path, run: Path, ranks: int | None) -> list[object]:
+    """The command that trains from random weights, in a folder for checkpoints with the losses beside it. A run that
+    was interrupted goes on."""
+    return [
+        "train", plan, "--data", plan.parent / "tokens.npy", "--weights", "init:0", "--steps", STEPS, "--rate", RATE,
+        "--warmup", WARMUP, "--schedule", SCHEDULE, "--losses", run.with_suffix(".csv"), "--checkpoints", run,
+        "--checkpoint-every", 100, "--resume", *(("--ranks", ranks) if ranks else ()),
+    ]  # fmt: skip
+
+
 def train(folder: Path, sites: int, ranks: int | None) -> Path:
-    """A folder with the losses of a run from random weights, and its last checkpoint. One that was interrupted goes
-    on."""
+    """The folder with the last checkpoint of a run."""
     plan, run = compile_step(folder, sites), folder / (f"ranks-{ranks}" if ranks else f"sites-{sites}")
     started, before = time.perf_counter(), resource.getrusage(resource.RUSAGE_CHILDREN).ru_utime
-    run_einc(
-        "train", plan, "--data", folder / "tokens.npy", "--weights", "init:0", "--steps", STEPS, "--rate", RATE,
-        "--warmup", WARMUP, "--schedule", SCHEDULE, "--losses", folder / f"{run.name}.csv", "--checkpoints", run,
-        "--checkpoint-every", 100, "--resume", *(("--ranks", ranks) if ranks else ()),
-    )  # fmt: skip
+    run_einc(*list_arguments(plan, run, ranks))
     elapsed, busy = time.perf_counter() - started, resource.getrusage(resource.RUSAGE_CHILDREN).ru_utime - before
     print(f"{run.name}: {STEPS:,} steps took {elapsed:.0f} s, and {busy:.0f} s of processors", flush=True)
     return run

@@ -1,6 +1,6 @@
 """One training step of a Llama of 30M parameters on this CPU: einc beside PyTorch, compiled, in pairs.
 
-    python -m tests.training.step_speed [--precision bf16] [--pairs 5] [--trace]
+    python -m tests.training.step_speed [--precision bf16] [--pairs 7] [--trace]
 
 Each has a process of its own, whose peak memory is shown, and both make the same steps of AdamW, of 8 sequences of 256
 tokens. It ends with 1 where their losses differ by more than `TOLERANCES`. With `--trace`, what the kernels of einc's
@@ -155,7 +155,7 @@ def work(name: str, precision: str, trace: bool, pipe: Connection) -> None:
 def main() -> int:
     parser = argparse.ArgumentParser(prog="python -m tests.training.step_speed")
     parser.add_argument("--precision", choices=("f32", "bf16"), default="f32")
-    parser.add_argument("--pairs", type=int, default=5)
+    parser.add_argument("--pairs", type=int, default=7)
     parser.add_argument("--only", choices=STARTS)
     parser.add_argument("--trace", action="store_true")
     options = parser.parse_args()

@@ -1,21 +1,23 @@
-"""Trains the model of stories on one site, on eight, and in eight processes; and beside them by PyTorch's AdamW.
+"""The first steps of the model of stories on one site, on eight, in eight processes, and by PyTorch's AdamW.
 
-    python -m tests.training_runs.stories [--sites 1 8] [--ranks 8] [--folder build/stories]
+    python -m tests.training_runs.stories [--sites 1 8] [--ranks 8] [--steps 200] [--folder build/stories]
 
-Runs are those of models/stories/train.py, from the same random weights; one that a folder has is not made again. Plans
-are reproducible: losses and weights of all runs must have the bits of the committed ones.
+Runs are those of models/stories/train.py, from the same random weights, which are ended after these steps. Plans are
+reproducible: losses must have the bits of the committed ones.
 """
 
 from __future__ import annotations
 
 import argparse
 import runpy
+import signal
+import subprocess
 import sys
+import time
 from pathlib import Path
 from typing import Any
 
 import torch
-from safetensors.numpy import load_file
 from transformers import AutoConfig, AutoModelForCausalLM
 
 from einc.training_runs.batches import open_batches
@@ -26,13 +28,27 @@ from einc_runtime.plan.codec import read_bundle
 STORIES = Path(__file__).parents[2] / "models" / "stories"
 BY_TORCH = 200
 """Steps that PyTorch makes: from then on, the rounding of two ways to add up has grown too far."""
+PAUSE = 0.5
+"""Seconds between two looks at the losses of a run, which it writes every hundred steps."""
 ERROR = 1e-2
 """Of a loss, relative."""
-SHOWN = (1, 10, 20, 50, 100, 150, 200, 400, 600, 800)
+SHOWN = (1, 10, 20, 50, 100, 150, 200, 400, 800, 1600, 2400)
 
 
-def read_losses(file: Path) -> list[float]:
-    return [float(row.split(",")[1]) for row in file.read_text().splitlines()[1:]]
+def read_rows(file: Path) -> list[str]:
+    """The rows of a table of losses, without its head."""
+    return file.read_text().splitlines()[1:] if file.exists() else []
+
+
+def train_first(script: dict[str, Any], plan: Path, ranks: int | None, steps: int) -> list[str]:
+    """The losses of the first steps of a run, which is ended then."""
+    run = plan.with_name(f"first-{plan.stem}-{ranks or 0}")
+    command = [sys.executable, "-m", "einc", *map(str, script["list_arguments"](plan, run, ranks))]
+    with subprocess.Popen(command) as process:
+        while process.poll() is None and len(read_rows(run.with_suffix(".csv"))) < steps:
+            time.sleep(PAUSE)
+        process.send_signal(signal.SIGTERM)
+    return read_rows(run.with_suffix(".csv"))[:steps]
 
 
 def train_by_torch(script: dict[str, Any], plan: Path) -> list[float]:
@@ -63,27 +79,26 @@ def main() -> int:
     parser.add_argument("--sites", type=int, nargs="+", default=[1, 8])
     parser.add_argument("--ranks", type=int, help="also as so many processes, with the last number of sites")
     parser.add_argument("--folder", type=Path, default=Path("build/stories"))
+    parser.add_argument("--steps", type=int, default=BY_TORCH, help="a number of hundreds")
     options = parser.parse_args()
     folder, script = options.folder, runpy.run_path(str(STORIES / "train.py"))
     folder.mkdir(parents=True, exist_ok=True)
     script["write_data"](folder)
-    runs = [script["train"](folder, sites, None) for sites in options.sites]
-    if options.ranks:
-        runs.append(script["train"](folder, options.sites[-1], options.ranks))
-    committed = load_file(STORIES / "model.safetensors")
-    same = True
-    for run in runs:
-        weights = script["read_weights"](run)
-        same &= run.with_suffix(".csv").read_bytes() == (STORIES / "losses.csv").read_bytes()
-        same &= {name: x.tobytes() for name, x in weights.items()} == {k: x.tobytes() for k, x in committed.items()}
-    curve, reference = read_losses(STORIES / "losses.csv"), train_by_torch(script, folder / f"{options.sites[0]}.bin")
+    plans = [script["compile_step"](folder, sites) for sites in options.sites]
+    runs = [(plan, None) for plan in plans] + ([(plans[-1], options.ranks)] if options.ranks else [])
+    committed, same = read_rows(STORIES / "losses.csv"), True
+    for plan, ranks in runs:
+        equal = train_first(script, plan, ranks, options.steps) == committed[: options.steps]
+        bits = "have the bits" if equal else "DIFFER"
+        print(f"{plan.stem} sites, {ranks or 1} processes: {options.steps} losses {bits}", flush=True)
+        same &= equal
+    curve, reference = [float(row.split(",")[1]) for row in committed], train_by_torch(script, plans[0])
     print("| step | einc | PyTorch |\n| --- | ---: | ---: |")
     for step in SHOWN:
         beside = f"{reference[step - 1]:.6f}" if step <= BY_TORCH else ""
         print(f"| {step} | {curve[step - 1]:.6f} | {beside} |")
     apart = max(abs(a / b - 1) for a, b in zip(curve, reference, strict=False))
-    print(f"losses and weights of {len(runs)} runs {'have the bits of the committed ones' if same else 'DIFFER'}; "
-          f"{BY_TORCH} losses differ from PyTorch's by {apart:.2g} of themselves at most")  # fmt: skip
+    print(f"{BY_TORCH} losses differ from PyTorch's by {apart:.2g} of themselves at most")
     return 0 if same and apart < ERROR else 1
 
 

@@ -113,6 +113,7 @@ def softmax(program: ArrayProgram, array: Array, axis: int = -1, hint: str = "so
 
 def log_softmax(program: ArrayProgram, array: Array, axis: int = -1, hint: str = "log_softmax") -> Array:
     top = reduce(program, array, "max", [axis], keep=True, hint=f"{hint}_top")
+    top = apply(program, "floor", top)  # what is subtracted makes no difference, and has no gradient so
     centred = apply(program, "sub", array, top, hint=f"{hint}_centred")
     total = reduce(program, apply(program, "exp", centred), "sum", [axis], keep=True, hint=f"{hint}_sum")
     return apply(program, "sub", centred, apply(program, "log", total), hint=hint)
