@@ -16,8 +16,8 @@ import numpy as np
 from einc_runtime.dtypes import Array
 from einc_runtime.kernels.base import Kernel, store
 from einc_runtime.kernels.calls.fold import CombineCall, FoldCall
-from einc_runtime.kernels.numpy.lowering import TupleCode, lower_tuple
 from einc_runtime.kernels.numpy.pieces import PIECE_ELEMENTS
+from einc_runtime.kernels.numpy.scalar import NumpyProgram, prepare_program
 
 Ranges = tuple[tuple[int, int], ...]
 
@@ -28,8 +28,9 @@ def make_fold(call: FoldCall, *, dense: bool = False) -> Kernel:
     ranges = tuple((0, extent) for extent in call.extents)
 
     def run() -> None:
-        for result, output in zip(fold.aggregate(ranges), call.outputs, strict=True):
-            store(result, output)
+        with np.errstate(all="ignore"):
+            for result, output in zip(fold.aggregate(ranges), call.outputs, strict=True):
+                store(result, output)
 
     steps = len(call.values) + len(call.combining)
     return Kernel(lambda _: run, nanoseconds=0.5 * math.prod(call.extents) * steps)
@@ -37,12 +38,12 @@ def make_fold(call: FoldCall, *, dense: bool = False) -> Kernel:
 
 def make_combine(call: CombineCall) -> Kernel:
     """The kernel that combines copies in their order."""
-    code = lower_tuple(call.steps, call.kinds, len(call.target))
-    shape = call.target[0].shape
+    program = prepare_program(call.steps, call.kinds)
 
     def run() -> None:
-        for result, output in zip(code.compute(call.copies, shape), call.target, strict=True):
-            store(result, output)
+        with np.errstate(all="ignore"):
+            for result, output in zip(program.compute(call.copies, len(call.target)), call.target, strict=True):
+                store(result, output)
 
     return Kernel(lambda _: run, nanoseconds=0.5 * call.target[0].size * len(call.steps))
 
@@ -52,16 +53,16 @@ class _Fold:
     """The values of index vectors, and what two tuples become."""
 
     call: FoldCall
-    values: TupleCode
-    combining: TupleCode
+    values: NumpyProgram
+    combining: NumpyProgram
     dense: bool
 
     @staticmethod
     def of(call: FoldCall, *, dense: bool) -> _Fold:
-        count = call.definition.count
-        results = [step.result_type for step in call.combining[-count:]]
-        values = lower_tuple(call.values, call.kinds, count)
-        return _Fold(call, values, lower_tuple(call.combining, results * 2, count), dense)
+        results = [step.result_type for step in call.combining[-call.definition.count :]]
+        return _Fold(
+            call, prepare_program(call.values, call.kinds), prepare_program(call.combining, results * 2), dense
+        )
 
     def aggregate(self, ranges: Ranges) -> list[Array]:
         """The tuples of the kept index vectors within these ranges, each aggregated over the others."""
@@ -88,7 +89,8 @@ class _Fold:
         if self.dense:
             parts = [np.ascontiguousarray(np.broadcast_to(part, shape)) for part in parts]
         terms = math.prod(shape[kept:])
-        values = [value.reshape(*shape[:kept], terms) for value in self.values.compute(parts, shape)]
+        computed = self.values.compute(parts, self.call.definition.count)
+        values = [np.broadcast_to(value, shape).reshape(*shape[:kept], terms) for value in computed]
         while terms > 1:
             pairs, lone = divmod(terms, 2)
             left, right = ([value[..., side : 2 * pairs : 2] for value in values] for side in (0, 1))
@@ -102,4 +104,5 @@ class _Fold:
 
     def _combine(self, left: Sequence[Array], right: Sequence[Array]) -> list[Array]:
         arrays = [np.ascontiguousarray(array) for array in (*left, *right)]
-        return self.combining.compute(arrays, arrays[0].shape)
+        computed = self.combining.compute(arrays, self.call.definition.count)
+        return [np.broadcast_to(value, arrays[0].shape) for value in computed]

@@ -5,10 +5,12 @@ from __future__ import annotations
 from collections.abc import Sequence
 from functools import lru_cache
 
+import numpy as np
+
 from einc_runtime.dtypes import Array, compute_type
 from einc_runtime.errors import PlanFault
 from einc_runtime.kernels.base import dtype_name
-from einc_runtime.kernels.numpy.lowering import lower_tuple
+from einc_runtime.kernels.numpy.scalar import prepare_program
 from einc_runtime.laws import SAMPLES, AggregateUse, require_laws
 from einc_runtime.plan.aggregate_definitions import find_definition
 from einc_runtime.plan.index_programs import INDEX_TYPE, IndexProgram, IndexRead, parse_index_program
@@ -68,4 +70,6 @@ def _parse(operation: Operation, shapes: tuple[tuple[int, ...], ...]) -> IndexPr
 
 def _evaluate(program: ScalarProgram, arrays: Sequence[Array], types: Sequence[str], count: int) -> list[Array]:
     typed = infer_steps(program, list(types), compute_type)
-    return lower_tuple(typed, list(map(dtype_name, arrays)), count).compute(arrays, (SAMPLES,))
+    with np.errstate(all="ignore"):
+        computed = prepare_program(typed, list(map(dtype_name, arrays))).compute(arrays, count)
+    return [np.broadcast_to(value, SAMPLES) for value in computed]

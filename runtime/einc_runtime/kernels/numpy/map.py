@@ -7,24 +7,15 @@ aggregation} aggregates over the indices that the result lacks (paper, Section 3
 from __future__ import annotations
 
 import math
-from dataclasses import replace
 from typing import Any
 
 import numpy as np
 
 from einc_runtime.dtypes import Array, DType, compute_type, storage_dtype
-from einc_runtime.kernels.base import Invocation, Kernel, Run, ScratchAllocator, store, view_as_integers
+from einc_runtime.kernels.base import Invocation, Kernel, Run, ScratchAllocator, view_as_integers
 from einc_runtime.kernels.calls.map import MapCall, ReduceCall
-from einc_runtime.kernels.numpy.lowering import lower
-from einc_runtime.kernels.numpy.pieces import (
-    ArrayPiece,
-    PieceEvaluator,
-    Resolved,
-    Walk,
-    breadth_of,
-    make_runner,
-    make_walk_runner,
-)
+from einc_runtime.kernels.numpy.pieces import PIECE_ELEMENTS, Walk, make_runner, make_walk_runner
+from einc_runtime.kernels.numpy.scalar import prepare_program
 from einc_runtime.kernels.views import merge_axes
 from einc_runtime.plan.index_programs import COPY_PROGRAM
 
@@ -36,39 +27,21 @@ def build_map(invocation: Invocation[Array]) -> Kernel:
 
 
 def make_map(call: MapCall) -> Kernel:
-    """Where the result lies at an operand, it is computed elsewhere and copied: a program may read an operand again."""
-    if any(np.may_share_memory(view, call.output) for view in call.views):
-        return _make_elsewhere(call)
+    """Where the result lies at an operand, all is computed before it is written: a program may read that again."""
     output = call.output
     if call.source == COPY_PROGRAM and call.kinds[0] == call.kinds[1]:
         copied = [view_as_integers(output), view_as_integers(call.views[0])]
         return Kernel(lambda _: make_runner([(np.copyto, copied)]), nanoseconds=0.3 * output.size)
-    (*sources, target), _ = merge_axes([*call.views, output], [False] * output.ndim)
-    code = lower(call.steps, call.kinds[:-1], [breadth_of(view) for view in sources], output.dtype)
-    # One call in place needs no registers; numpy walks the whole array faster.
-    walk = Walk.over([target], max(1, output.size)) if len(code.calls) == 1 else Walk.over([target])
-    scratch = ScratchAllocator()
-    evaluator = PieceEvaluator.allocate(code, walk, scratch)
+    views, _ = merge_axes([*call.views, output], [False] * output.ndim)
+    program = prepare_program(call.steps, call.kinds[:-1])
+    is_overlapping = any(np.may_share_memory(view, output) for view in call.views)
+    walk = Walk.over(views[-1:], max(1, output.size) if is_overlapping else PIECE_ELEMENTS)
 
-    def bind(memory: Array) -> Run:
-        resolve = evaluator.bind(memory, sources, target)
-        return make_walk_runner(walk, lambda piece: resolve(piece)[0])
+    def compute(*part: Array) -> None:
+        program.write(part[:-1], part[-1])
 
-    return Kernel(bind, scratch.size, 0.3 * output.size * len(code.calls))
-
-
-def _make_elsewhere(call: MapCall) -> Kernel:
-    scratch = ScratchAllocator()
-    slot = scratch.take(call.output.shape, call.output.dtype)
-    measured = make_map(replace(call, output=np.empty_like(call.output)))
-    inner = scratch.take((measured.scratch,), np.dtype(np.uint8))
-
-    def bind(memory: Array) -> Run:
-        result = slot.of(memory)
-        run = make_map(replace(call, output=result)).bind(inner.of(memory))
-        return make_runner([(run, []), (store, [result, call.output])])
-
-    return Kernel(bind, scratch.size, measured.nanoseconds)
+    run = make_walk_runner(walk, views, compute)
+    return Kernel(lambda _: run, nanoseconds=0.3 * output.size * max(1, len(program.calls)))
 
 
 def build_reduce(invocation: Invocation[Array]) -> Kernel:
@@ -76,25 +49,21 @@ def build_reduce(invocation: Invocation[Array]) -> Kernel:
     combined in a wider type (sums and products of f32 in f64, integers in i64) and rounded once at the end."""
     call = ReduceCall.parse(invocation)
     (*sources, target), kinds = merge_axes([*call.views, call.output], call.reduced)
-    code = lower(call.steps, call.kinds[:-1], [breadth_of(view) for view in sources], None)
+    program = prepare_program(call.steps, call.kinds[:-1])
     walk = Walk.over([*sources, target])
     scratch = ScratchAllocator()
-    evaluator = PieceEvaluator.allocate(code, walk, scratch)
     wide = choose_accumulator(call.kinds[-1], call.aggregation)
     sums = scratch.take(target.shape, wide)
     axes = tuple(axis for axis, kind in enumerate(kinds) if kind)
     ufunc = REDUCING_UFUNCS[call.aggregation]
 
+    def compute(*part: Array) -> None:
+        value = np.broadcast_to(program.compute(part[:-1])[0], np.broadcast_shapes(*(view.shape for view in part)))
+        _accumulate(ufunc, value, axes, part[-1])
+
     def bind(memory: Array) -> Run:
         accumulator = sums.of(memory)
-        resolve = evaluator.bind(memory, sources, None)
-
-        def calls(piece: ArrayPiece) -> list[Resolved]:
-            evaluation, value = resolve(piece)
-            full = np.broadcast_to(value, walk.shape(piece.count, frozenset(range(len(walk.extents)))))
-            return [*evaluation, (_accumulate, [ufunc, full, axes, piece.of(accumulator)])]
-
-        aggregate = make_walk_runner(walk, calls)
+        aggregate = make_walk_runner(walk, [*sources, accumulator], compute)
 
         def run() -> None:
             accumulator.fill(find_identity(call.aggregation, wide))
@@ -103,7 +72,7 @@ def build_reduce(invocation: Invocation[Array]) -> Kernel:
 
         return run
 
-    return Kernel(bind, scratch.size, 0.3 * math.prod(walk.extents) * (1 + len(code.calls)))
+    return Kernel(bind, scratch.size, 0.3 * math.prod(walk.extents) * (1 + len(program.calls)))
 
 
 def _accumulate(ufunc: Any, values: Array, axes: tuple[int, ...], accumulator: Array) -> None:

@@ -1,4 +1,4 @@
-"""Walks arrays in pieces that fit into the cache, and prepares scalar code for each piece.
+"""Walks arrays in pieces that fit into the cache.
 
 A walk takes single positions of the leading axes and steps along one axis; all later axes are whole.
 """
@@ -8,26 +8,23 @@ from __future__ import annotations
 import math
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
+from functools import partial
 from typing import Any
 
 import numpy as np
 
 from einc_runtime.dtypes import Array
-from einc_runtime.kernels.base import Run, ScratchAllocator, ScratchArray
-from einc_runtime.kernels.numpy.lowering import Breadth, Code, LoweredResult, Place, Register, StoredInput
+from einc_runtime.kernels.base import Run
 from einc_runtime.kernels.views import merge_leading_axes
 
 PIECE_ELEMENTS = 1 << 15
-"""Elements in a piece: 128 KiB of f32, so that a few registers fit into a core's L2 cache."""
+"""Elements in a piece: 128 KiB of f32, so that a few arrays fit into a core's L2 cache."""
 
 MAX_PREPARED = 64
-"""Invocations with at most so many pieces keep their calls between runs; a large model has thousands of invocations."""
+"""Invocations with at most so many pieces keep their parts between runs; a large model has thousands of invocations."""
 
 Resolved = tuple[Callable[..., Any], list[Any]]
 """A function and its arguments."""
-
-Evaluation = tuple[list[Resolved], Any]
-"""Calls, and the value that they compute."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -56,14 +53,9 @@ class Walk:
     def pieces(self) -> int:
         return math.prod(self.extents[: self.axis]) * -(-self.extents[self.axis] // self.step)
 
-    def shape(self, count: int, breadth: Breadth) -> tuple[int, ...]:
-        """The shape of a piece with `count` positions of the walked axis, for a value that varies along `breadth`."""
-        full = (1,) * self.axis + (count,) + self.extents[self.axis + 1 :]
-        return tuple(extent if axis in breadth else 1 for axis, extent in enumerate(full))
-
     def shape_of(self, piece: ArrayPiece) -> tuple[int, ...]:
         """The extents of a piece."""
-        return self.shape(piece.count, frozenset(range(len(self.extents))))
+        return (1,) * self.axis + (piece.count,) + self.extents[self.axis + 1 :]
 
     def __iter__(self) -> Iterator[ArrayPiece]:
         for prefix in np.ndindex(self.extents[: self.axis]):
@@ -92,51 +84,6 @@ def walk_rows(views: Sequence[Array]) -> tuple[list[Array], Walk]:
     return rows, Walk.over([rows[0][..., 0]], max(1, PIECE_ELEMENTS // max(1, rows[0].shape[-1])))
 
 
-def breadth_of(view: Array) -> Breadth:
-    return frozenset(axis for axis, extent in enumerate(view.shape) if extent != 1)
-
-
-@dataclass(frozen=True, slots=True)
-class PieceEvaluator:
-    """Code with scratch memory for its registers, for the pieces of a walk."""
-
-    code: Code
-    walk: Walk
-    slots: tuple[ScratchArray, ...]
-
-    @staticmethod
-    def allocate(code: Code, walk: Walk, scratch: ScratchAllocator) -> PieceEvaluator:
-        byte = np.dtype(np.uint8)
-        return PieceEvaluator(code, walk, tuple(scratch.take((width * walk.size,), byte) for width in code.slots))
-
-    def bind(self, memory: Array, inputs: Sequence[Array], output: Array | None) -> Callable[[ArrayPiece], Evaluation]:
-        """Returns a function that gives the calls for one piece of the inputs (and output), and their value."""
-        registers: dict[tuple[Register, int], Array] = {}
-
-        def register(item: Register, count: int) -> Array:
-            if (item, count) not in registers:
-                slot = self.slots[item.slot]
-                shape = self.walk.shape(count, item.breadth)
-                registers[item, count] = np.ndarray(shape, item.dtype, memory.data, slot.offset)
-            return registers[item, count]
-
-        def resolve(piece: ArrayPiece) -> Evaluation:
-            views = [piece.of(view) for view in inputs]
-            result = None if output is None else piece.of(output)
-
-            def place(item: Place) -> Any:
-                if isinstance(item, Register):
-                    return register(item, piece.count)
-                if isinstance(item, StoredInput):
-                    return views[item.position]
-                return result if isinstance(item, LoweredResult) else item
-
-            calls = [(call.function, [place(x) for x in (*call.arguments, call.target)]) for call in self.code.calls]
-            return calls, place(self.code.value)
-
-        return resolve
-
-
 class CallSequence:
     """A function that makes calls in their order."""
 
@@ -157,14 +104,14 @@ def make_runner(calls: Sequence[Resolved]) -> Run:
     return CallSequence(calls)
 
 
-def make_walk_runner(walk: Walk, resolve: Callable[[ArrayPiece], Sequence[Resolved]]) -> Run:
-    """Returns a function that makes the calls of every piece; they are prepared beforehand if there are few pieces."""
-    if walk.pieces <= MAX_PREPARED:
-        return make_runner([call for piece in walk for call in resolve(piece)])
+def make_walk_runner(walk: Walk, views: Sequence[Array], compute: Callable[..., None]) -> Run:
+    """Returns a function that computes on the parts of views in every piece; a few parts are kept between runs."""
+    parts = [[piece.of(view) for view in views] for piece in walk] if walk.pieces <= MAX_PREPARED else None
+    if parts is not None and len(parts) == 1:
+        return partial(compute, *parts[0])
 
     def run() -> None:
-        for piece in walk:
-            for function, arguments in resolve(piece):
-                function(*arguments)
+        for part in parts or ([piece.of(view) for view in views] for piece in walk):
+            compute(*part)
 
     return run

@@ -16,8 +16,8 @@ from einc_runtime.dtypes import FLOATS, Array, compute_type
 from einc_runtime.errors import PlanFault
 from einc_runtime.kernels.base import Invocation, Kernel, Run, ScratchAllocator, store
 from einc_runtime.kernels.calls.recurrence import RecurrenceCall
-from einc_runtime.kernels.numpy.lowering import Code, LoweredResult, Place, Register, StoredInput, lower
 from einc_runtime.kernels.numpy.map import REDUCING_UFUNCS, choose_accumulator
+from einc_runtime.kernels.numpy.scalar import prepare_program
 from einc_runtime.plan.recurrences import MAX_VALUE_ELEMENTS, OperandRead, RecurrenceEquation, RecurrenceRead
 from einc_runtime.plan.scalar_programs import ScalarLiteral
 
@@ -41,15 +41,13 @@ def make_recurrence(call: RecurrenceCall, *, ordered: bool = False) -> Kernel:
         for equation in equations
     ]
     evaluators = [
-        _Contraction(call, equation)
-        if not ordered and is_contraction(equation)
-        else _EquationEvaluator(call, equation, scratch)
+        _Contraction(call, equation) if not ordered and is_contraction(equation) else _EquationEvaluator(call, equation)
         for equation in equations
     ]
 
     def bind(memory: Array) -> Run:
         values = [(even.of(memory), odd.of(memory)) for even, odd in buffers]
-        parts = [evaluator.bind(memory, values, values[k]) for k, evaluator in enumerate(evaluators)]
+        parts = [evaluator.bind(values, values[k]) for k, evaluator in enumerate(evaluators)]
         stored = [
             (values[number], np.moveaxis(view, equations[number].loops.index(call.recurrence.along), 0))
             for number, view in zip(call.recurrence.results, call.outputs, strict=True)
@@ -104,7 +102,7 @@ class _ValueReader:
 class _Contraction(_ValueReader):
     """A sum of products, by products of matrices."""
 
-    def bind(self, memory: Array, values: Sequence[tuple[Array, Array]], result: tuple[Array, Array]) -> Step:
+    def bind(self, values: Sequence[tuple[Array, Array]], result: tuple[Array, Array]) -> Step:
         finders = [self.find(read, values) for read in self.equation.reads]
         kind, axes = self.call.value_dtype(self.equation), range(len(self.order))
         present = [[axis for axis in axes if self.order[axis] in read.loops] for read in self.equation.reads]
@@ -121,43 +119,22 @@ class _Contraction(_ValueReader):
 
 
 class _EquationEvaluator(_ValueReader):
-    """One equation: its code for a step, and the memory that this needs."""
+    """One equation, by its scalar program."""
 
-    def __init__(self, call: RecurrenceCall, equation: RecurrenceEquation, scratch: ScratchAllocator) -> None:
+    def __init__(self, call: RecurrenceCall, equation: RecurrenceEquation) -> None:
         super().__init__(call, equation)
         self.shape = tuple(call.extents[name] for name in self.order)
-        breadths = [
-            frozenset(axis for axis, name in enumerate(self.order) if name in read.loops) for read in equation.reads
-        ]
-        steps, kinds = call.type_steps(equation), call.kinds(equation)
-        self.output = call.value_dtype(equation)
-        self.code: Code = lower(steps, kinds, breadths, None if equation.aggregation else self.output)
+        self.program = prepare_program(call.type_steps(equation), call.kinds(equation))
         count = math.prod(self.shape)
         if count > MAX_VALUE_ELEMENTS:
             raise PlanFault(f"a step of a recurrence has {count:,} index vectors, too many for numpy")
-        self.slots = [scratch.take((width * count,), np.dtype(np.uint8)) for width in self.code.slots]
 
-    def bind(self, memory: Array, values: Sequence[tuple[Array, Array]], result: tuple[Array, Array]) -> Step:
-        registers: dict[Place, Array] = {}
-        for item in [x for call in self.code.calls for x in (*call.arguments, call.target)] + [self.code.value]:
-            if isinstance(item, Register):
-                shape = [n if axis in item.breadth else 1 for axis, n in enumerate(self.shape)]
-                registers[item] = np.ndarray(shape, item.dtype, memory.data, self.slots[item.slot].offset)
+    def bind(self, values: Sequence[tuple[Array, Array]], result: tuple[Array, Array]) -> Step:
         finders = [self.find(read, values) for read in self.equation.reads]
-        call = self.equation.aggregation and self._aggregate
+        put = self._aggregate if self.equation.aggregation else store
 
         def step(t: int) -> None:
-            inputs = [find(t) for find in finders]
-
-            def place(item: Place) -> Any:
-                if isinstance(item, StoredInput):
-                    return inputs[item.position]
-                return result[t % 2] if isinstance(item, LoweredResult) else registers.get(item, item)
-
-            for code in self.code.calls:
-                code.function(*map(place, code.arguments), place(code.target))
-            if call:
-                call(place(self.code.value), result[t % 2])
+            put(self.program.compute([find(t) for find in finders])[0], result[t % 2])
 
         return step
 

@@ -7,14 +7,13 @@ They compute in f32 or wider.
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Sequence
 
 import numpy as np
 
 from einc_runtime.dtypes import Array, compute_type, storage_dtype
-from einc_runtime.kernels.base import Invocation, Kernel, Run, dtype_name, store
+from einc_runtime.kernels.base import Invocation, Kernel, dtype_name, store
 from einc_runtime.kernels.calls.rows import NormCall, RopeCall, SoftmaxCall
-from einc_runtime.kernels.numpy.pieces import MAX_PREPARED, PIECE_ELEMENTS, walk_rows
+from einc_runtime.kernels.numpy.pieces import PIECE_ELEMENTS, make_walk_runner, walk_rows
 
 
 def build_softmax(invocation: Invocation[Array]) -> Kernel:
@@ -33,7 +32,8 @@ def make_softmax(call: SoftmaxCall) -> Kernel:
         if y.dtype != dtype:
             store(exps, y)
 
-    run = _walk([np.moveaxis(view, call.axis, -1) for view in (call.source, call.target)], compute)
+    views, walk = walk_rows([np.moveaxis(view, call.axis, -1) for view in (call.source, call.target)])
+    run = make_walk_runner(walk, views, compute)
     return Kernel(lambda _: run, nanoseconds=4.0 * call.source.size)
 
 
@@ -64,20 +64,9 @@ def make_norm(call: NormCall) -> Kernel:
         if not native:
             store(result, y)
 
-    run = _walk([call.source, call.target], compute)
+    views, walk = walk_rows([call.source, call.target])
+    run = make_walk_runner(walk, views, compute)
     return Kernel(lambda _: run, nanoseconds=(2.0 + len(call.vectors)) * call.source.size)
-
-
-def _walk(arrays: Sequence[Array], compute: Callable[..., None]) -> Run:
-    """Computes whole rows of arrays in pieces that fit into the cache."""
-    rows, walk = walk_rows(arrays)
-    parts = [[piece.of(view) for view in rows] for piece in walk] if walk.pieces <= MAX_PREPARED else None
-
-    def run() -> None:
-        for part in parts or ([piece.of(view) for view in rows] for piece in walk):
-            compute(*part)
-
-    return run
 
 
 def build_rope(invocation: Invocation[Array]) -> Kernel:
