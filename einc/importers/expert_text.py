@@ -1,7 +1,6 @@
 """Texts of mixtures of experts: the router of a layer, its experts, and their weights.
 
-Tokens are multiplied with the experts that they pick. Experts whose weights are quantized all work on all tokens, since
-products with quantized weights take no picks; what a token did not pick counts 0 there.
+Tokens are multiplied with the experts that they pick.
 """
 
 from __future__ import annotations
@@ -19,38 +18,18 @@ def find_wide_type(model: Decoder) -> str:
 def write_experts(model: Decoder) -> list[str]:
     """The lines that compute `down`, the sum of the experts of each token, from `n`."""
     narrow = model.dtype != find_wide_type(model)
-    lines = [
-        *([f'    wide = cast(n, "{find_wide_type(model)}")'] if narrow else []),
-        f"    scores[tokens, experts] = {'wide' if narrow else 'n'}[tokens, d_model] * w_router[experts, d_model]",
-    ]
-    if model.quantization is not None:
-        return [*lines, *_write_dense(model, narrow)]
     shares = 'chances / sum(chances, "slots")' if model.shares else "chances"
     shares = f'cast({shares}, "{model.dtype}")' if narrow else shares
     picked_values = "shares" if shares == "chances" else "chances"
     return [
-        *lines,
+        *([f'    wide = cast(n, "{find_wide_type(model)}")'] if narrow else []),
+        f"    scores[tokens, experts] = {'wide' if narrow else 'n'}[tokens, d_model] * w_router[experts, d_model]",
         f'    {picked_values}, picks = topk(softmax(scores, "experts"), top_k, "experts", into="slots")',
         *([] if shares == "chances" else [f"    shares = {shares}"]),
         "    gate = expert_matmul(n, w_gate, picks)",
         "    up = expert_matmul(n, w_up, picks)",
         f"    f = {model.activation}(gate) * up * shares",
         '    down = sum(expert_matmul(f, w_down, picks), "slots")',
-    ]
-
-
-def _write_dense(model: Decoder, narrow: bool) -> list[str]:
-    """All experts on all tokens, each with its share in each token: 0 for those that the token did not pick."""
-    shares = 'picked / sum(picked, "experts")' if model.shares else "picked"
-    return [
-        '    chances = softmax(scores, "experts")',
-        '    least = min(topk(chances, top_k, "experts"), "k")  # of those picked',
-        "    picked = where(chances >= least, chances, 0.0)",
-        f'    shares = cast({shares}, "{model.dtype}")' if narrow else f"    shares = {shares}",
-        "    gate[experts, tokens, d_ff] = n[tokens, d_model] * w_gate[experts, d_ff, d_model]",
-        "    up[experts, tokens, d_ff] = n[tokens, d_model] * w_up[experts, d_ff, d_model]",
-        f"    f = {model.activation}(gate) * up * shares",
-        "    down[tokens, d_model] = f[experts, tokens, d_ff] * w_down[experts, d_model, d_ff]",
     ]
 
 

@@ -59,12 +59,15 @@ class Quantization:
         more = [".weight_zero_point"] * self.zeros + [".weight_global_scale"] * self.form.has_factor
         return (".weight_scale", *more)
 
-    def format_storage(self, channels: int = 0) -> str:
-        """What stands behind `as`; `channels` is for weights without groups whose rows have several dimensions."""
-        options = [f"channels={channels}"] * (channels > 0 and not self.group)
+    def format_storage(self, weight: StoredWeight) -> str:
+        """What stands behind `as`. Rows of heads have several dimensions, and one scale where there are no groups. Of
+        stacked tensors, each has its scale where a tensor has one, or its factor; products with them round nothing."""
+        is_stack = weight.count > 1
+        options = ["channels=1"] * (weight.dims.startswith("d_model, heads") and not self.group)
         options = [f"group={self.group}"] if self.group and not self.form.group else options
-        options = ["channels=0"] if self.one_scale else options
-        options += [f"inputs={self.form.input_bits}"] * self.rounds_inputs
+        options = ["channels=1" if is_stack else "channels=0"] if self.one_scale else options
+        options += ["channels=1"] * (is_stack and self.form.has_factor)
+        options += [f"inputs={self.form.input_bits}"] * (self.rounds_inputs and not is_stack)
         options += ["zeros=true"] * self.zeros + [f'layout="{self.layout}"'] * (self.layout != "plain")
         return self.form.name + (f"({', '.join(options)})" if options else "")
 
@@ -260,27 +263,19 @@ def _read_inputs(fields: ConfigFields | None, kind: str = "int") -> bool:
 def quantize_weights(
     quantization: Quantization | None, table: Sequence[StoredWeight], stored: StoredNames
 ) -> list[StoredWeight]:
-    """The table with those weights as they are stored that the files have quantized. Experts of floats are
-    widened when they are read, as products with picked experts read no quantized weights."""
+    """The table with those weights as they are stored that the files have quantized."""
     if quantization is None:
         return list(table)
     part = quantization.parts[0]
-    return [
-        _quantize(weight, quantization)
-        if stored.has_quantized(weight, part) and not (quantization.form.is_float and weight.count > 1)
-        else weight
-        for weight in table
-    ]
+    return [_quantize(weight, quantization) if stored.has_quantized(weight, part) else weight for weight in table]
 
 
 def _quantize(weight: StoredWeight, quantization: Quantization) -> StoredWeight:
-    """A weight whose rows have several dimensions, as those of heads do, has one scale for all of them."""
     base, _, rows = weight.stored.partition(_WEIGHT)
     plain = quantization.layout in ("plain", "blocks")
-    heads = weight.dims.startswith("d_model, heads")
     return replace(
         weight,
         stored=f"{base}{_WEIGHT if plain else ''}{rows}",
-        storage=quantization.format_storage(1 if heads else 0),
+        storage=quantization.format_storage(weight),
         parts=tuple(part.removeprefix(_WEIGHT) if plain else part for part in quantization.parts),
     )

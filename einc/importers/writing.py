@@ -126,10 +126,10 @@ class StoredNames:
 
     def has_quantized(self, weight: StoredWeight, part: str) -> bool:
         """Whether the files have a weight's `part`, a piece of a name that only quantized weights have. Where there are
-        no files, the projections are quantized."""
+        no files, projections and experts are quantized."""
         base = weight.files(0)[0].removesuffix(".weight")
         if self._names is None:
-            return base.endswith("_proj") and ".weight" in weight.stored
+            return (base.endswith("_proj") or weight.count > 1) and ".weight" in weight.stored
         return f"{base}{part}" in self._names
 
     def check(self, tables: Sequence[tuple[Sequence[StoredWeight], Sequence[int]]]) -> None:

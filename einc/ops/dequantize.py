@@ -32,7 +32,8 @@ class QuantizedForm:
     """How a weight is stored: under a name of the language, in groups of so many elements (0: channels), with zero
     points or without.
 
-    `channels` is the number of dimensions that channels have: by default, all but the last one.
+    `channels` is the number of dimensions that channels have: by default, all but the last one. In a form with a factor
+    it is that of the dimensions whose positions have factors of their own: by default, a tensor has one.
     """
 
     stored: StoredForm
@@ -75,8 +76,9 @@ class QuantizedForm:
             raise OperatorError(
                 f"{stored.name} has no zero points, and stands for f16, bf16 or f32", hint="or store it as i8"
             )
-        channels = len(rows) if self.channels is None else self.channels
-        if not 0 <= channels <= len(rows) or (self.group and channels < len(rows)):
+        default = 0 if stored.has_factor else len(rows)
+        channels = default if self.channels is None else self.channels
+        if not 0 <= channels <= len(rows) or (self.group and not stored.has_factor and channels < len(rows)):
             raise OperatorError(
                 f"channels of {channels} dimensions", hint=f"{weight} has up to {len(rows)}, and no groups"
             )
@@ -84,7 +86,7 @@ class QuantizedForm:
         scales = TensorDesc(weight.dims[: len(each)], each, DType(stored.scales) if stored.scales else weight.dtype)
         values = TensorDesc(weight.dims, (*rows, extent // self.packing), DType(stored.values))
         zeros = (TensorDesc(scales.dims, each, DType.I8),) if self.zeros else ()
-        factor = (TensorDesc((), (), DType.F32),) if stored.has_factor else ()
+        factor = (TensorDesc(weight.dims[:channels], tuple(rows[:channels]), DType.F32),) if stored.has_factor else ()
         return (values, scales, *zeros, *factor)
 
     @staticmethod
@@ -93,7 +95,8 @@ class QuantizedForm:
         stored = find_stored_form(operands[0].dtype.value, operands[1].dtype.value)
         assert stored is not None
         zeros = len(operands) == 3 and not stored.has_factor
-        return QuantizedForm(stored, group, zeros, None if group else operands[1].rank)
+        channels = operands[2].rank or None if stored.has_factor else None if group else operands[1].rank
+        return QuantizedForm(stored, group, zeros, channels)
 
     def widen(self, operands: tuple[TensorDesc, ...], dtype: DType | None = None) -> TensorDesc:
         """The weight that is stored in these operands, in the type of the scales where no other is given."""
@@ -135,7 +138,8 @@ def widen_values(form: QuantizedForm, arrays: tuple[Array, ...], dtype: DType) -
     with np.errstate(all="ignore"):
         steps = scales.astype(wide)
         if form.stored.has_factor:
-            steps = steps * more[0]
+            (factor,) = more
+            steps = steps * factor.reshape(*factor.shape, *[1] * (steps.ndim - factor.ndim))
         for zero in more if form.zeros else ():
             numbers = numbers - spread(zero).astype(wide)
         result: Array = (numbers * spread(steps)).astype(dtype.numpy())

@@ -24,6 +24,7 @@ from einc.ops.base import (
     find_product_precision,
     find_vector_precision,
 )
+from einc.ops.dequantize import Dequantize
 from einc.ops.derived import DerivedOperator, derive, derive_family
 from einc.ops.scalar import ProgramBuilder, parse_program, resolve_program
 from einc_runtime.plan.aggregate_definitions import AggregateDefinition, count_values, find_definition
@@ -206,6 +207,14 @@ class IndexOperator(DerivedOperator):
             math.prod(extents[name] for name in reduced.intersection(self.program.loops_of(read)))
             for read in self.program.operand_reads(k)
         )
+
+    def fuse(self, k: int, producer: Operator) -> Operator | None:
+        """Quantized experts are read as they are stored."""
+        if k != 1 or not self.program.is_expert_product or not isinstance(producer, Dequantize):
+            return None
+        from einc.ops.quantized_experts import make_quantized_experts
+
+        return make_quantized_experts(self.operands[0], producer, self.operands[2], self.dims)
 
     @property
     def _definition(self) -> AggregateDefinition | None:

@@ -48,9 +48,21 @@ _EXTRAS: dict[str, tuple[str, ...]] = {
 
 def list_files() -> tuple[ModuleType, ...]:
     """All files of the library. Those that only plans name are loaded here: few compilations need one of them."""
-    from einc.ops import custom, dequantize, equation, index_operator, quantized_product, recurrence, rounded_product
+    from einc.ops import (
+        custom,
+        dequantize,
+        equation,
+        index_operator,
+        quantized_experts,
+        quantized_product,
+        recurrence,
+        rounded_product,
+    )
 
-    return *_FILES, custom, dequantize, equation, index_operator, quantized_product, recurrence, rounded_product
+    return (
+        *_FILES, custom, dequantize, equation, index_operator, quantized_experts, quantized_product, recurrence,
+        rounded_product,
+    )  # fmt: skip
 
 
 @cache

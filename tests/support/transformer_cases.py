@@ -6,7 +6,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 import numpy as np
@@ -16,11 +16,14 @@ from einc.core.tensor import DType, TensorDesc
 from einc.ops import registry
 from einc.ops.append import Append
 from einc.ops.base import Operator
+from einc.ops.dequantize import widen_values
 from einc.ops.equation import Equation
 from einc.ops.index_operator import IndexOperator, find_parts
+from einc.ops.quantized_experts import QuantizedExperts
 from einc.ops.rope import Rope
 from einc_runtime.plan.index_patterns import Concatenation
 from tests.support.definition_oracle import Array, random_array
+from tests.support.quantized_cases import FORMS, widen
 
 Draw = Callable[[np.random.Generator], Array]
 
@@ -100,7 +103,21 @@ def all_transformer_cases() -> dict[str, Case]:
     cases_by_name: dict[str, Case] = {}
     for dtype in (DType.F32, DType.F16, DType.BF16, DType.F64):
         cases_by_name |= cases(dtype)
+        for form in FORMS if dtype in (DType.F32, DType.BF16) else ():
+            cases_by_name[f"{dtype}-experts_{form}"] = stored_experts(form, dtype)
     return cases_by_name
+
+
+def stored_experts(form: str, dtype: DType) -> Case:
+    """What fusion makes of a product with experts whose weight is stored in one of the `FORMS`. Of some forms, each
+    expert has a scale or a factor."""
+    stored = replace(FORMS[form], channels=1) if form in ("nvfp4", "f8_tensor") else FORMS[form]
+    weight = widen(stored, desc("experts n k", 6, 5, 96, dtype=dtype))
+    picks = desc("t slots", 7, 3, dtype=DType.I64)
+    plain = registry.call("expert_matmul", [desc("t k", 7, 96, dtype=dtype), weight.outputs[0], picks], {})
+    product = plain.fuse(1, weight)
+    assert isinstance(product, QuantizedExperts)
+    return Case(product, {2: lambda rng: rng.permutation(np.arange(21) % 6).reshape(7, 3)})
 
 
 def concrete(operator: Operator, function: FunctionSpec, blocks: Sequence[Array]) -> Sequence[Array]:
@@ -111,8 +128,12 @@ def concrete(operator: Operator, function: FunctionSpec, blocks: Sequence[Array]
             return _rope(operator, blocks, read[0].lower[-2])
         case IndexOperator() if (parts := find_parts(operator)) is not None:
             return [_concat(parts, function, blocks)]
+        case QuantizedExperts():
+            x, values, picks, *more = blocks
+            weight = widen_values(operator.form, (values, *more), operator.tensor.dtype)
+            return [_multiply_experts((x, weight, picks), read[1].lower[0])]
         case IndexOperator() if operator.program.is_expert_product:
-            return [_multiply_experts(operator, blocks, read[1].lower[0])]
+            return [_multiply_experts(blocks, read[1].lower[0])]
         case IndexOperator():
             ids, table = blocks
             local = ids - read[1].lower[0]
@@ -137,10 +158,10 @@ def _rope(operator: Rope, blocks: Sequence[Array], first: int) -> Sequence[Array
     return registry.restore("rope", inputs, attributes).reference(x, places.astype(np.int64))
 
 
-def _multiply_experts(operator: IndexOperator, blocks: Sequence[Array], first: int) -> Array:
+def _multiply_experts(blocks: Sequence[Array], first: int) -> Array:
     """Slot by slot."""
     x, weight, picks = blocks
-    wide = np.float64 if operator.operands[0].dtype is DType.F64 else np.float32
+    wide = np.float64 if x.dtype == np.float64 else np.float32
     result = np.zeros((*picks.shape, weight.shape[1]), wide)
     for token, slot in np.ndindex(*picks.shape):
         expert = picks[token, slot] - first

@@ -14,9 +14,11 @@ from einc_runtime.kernels import registry
 from einc_runtime.kernels.base import Invocation, JointInvocation
 from einc_runtime.kernels.triton import builders
 from einc_runtime.plan.element_types import ELEMENT_FORMATS, STORED_FORMS
+from tests.support import stored_experts
 from tests.support.aggregate_cases import CASES as AGGREGATE_CASES
 from tests.support.custom_packages import install_spectra, make_site
 from tests.support.kernel_runs import concatenation, lookup
+from tests.support.stored_experts import draw_experts
 from tests.support.triton_against_cpu import (
     BF16,
     F16,
@@ -177,6 +179,25 @@ def test_products_with_picked_experts(dtype, tokens, slots, count, each):
         inputs = [x, weight[low:up], picks]
         check("expert_matmul", {"experts": count}, inputs, [np.empty((tokens, slots, 37), dtype)], lowers,
               tolerance=tolerance, steps=steps)  # fmt: skip
+
+
+@pytest.mark.sampled(3)
+@pytest.mark.parametrize("form", stored_experts.FORMS)
+@pytest.mark.parametrize("dtype", FLOATS, ids=str)
+@pytest.mark.parametrize(("tokens", "slots", "each"), [(36, 2, True), (5, 3, False)])
+def test_products_with_picked_experts_as_they_are_stored(form, dtype, tokens, slots, each):
+    if dtype == F64 and not form.startswith("i"):
+        return  # floats are widened to f32 at most
+    weight, rng = draw_experts(form, 4, 37, 96, np.dtype(dtype)), np.random.default_rng(tokens)
+    x = normal(*((tokens, slots, 96) if each else (tokens, 96)), dtype=dtype)
+    picks = rng.integers(0, 4, (tokens, slots))
+    tolerance = {F16: 4e-3, BF16: 2e-2, F32: 1e-5, F64: 1e-12}[np.dtype(dtype)]
+    for low, up in ((0, 4), (1, 3)):
+        values, *beside = (array[low:up] for array in weight.operands)
+        lowers = [(0,) * x.ndim, (low, 0, 0), (0, 0), *((0,) * array.ndim for array in beside)]
+        attributes = {"experts": 4, "group": weight.group}
+        inputs, result = [x, values, picks, *beside], np.empty((tokens, slots, 37), dtype)
+        check("expert_matmul", attributes, inputs, [result], lowers, tolerance=tolerance, steps=(1,))
 
 
 SPECIAL = [0.0, -0.0, 1.0, -1.0, 2.5, -3.0, 1e-20, 88.0, -88.0, 3e38, np.inf, -np.inf, np.nan]

@@ -51,7 +51,7 @@ PROVIDERS: dict[str, dict[str, tuple[str, str]]] = {
     "llvm": {
         "attention": ("einc_runtime.kernels.llvm.attention", "build_attention"),
         "contract": ("einc_runtime.kernels.llvm.contract", "build_contract"),
-        "expert_matmul": ("einc_runtime.kernels.llvm.contract", "build_expert_matmul"),
+        "expert_matmul": ("einc_runtime.kernels.llvm.experts", "build_expert_matmul"),
         "dequantize": ("einc_runtime.kernels.llvm.quantized", "build_dequantize"),
         "quantized_contract": ("einc_runtime.kernels.llvm.quantized", "build_quantized_contract"),
         "rounded_contract": ("einc_runtime.kernels.llvm.rounded", "build_rounded_contract"),

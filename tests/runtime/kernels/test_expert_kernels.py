@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from typing import Any
 
 import ml_dtypes
@@ -15,6 +16,7 @@ from einc_runtime.kernels.numpy import experts
 from einc_runtime.plan.reproducible import ATTRIBUTE
 from einc_runtime.plan.schema import Block
 from tests.support.kernel_runs import run_compiled
+from tests.support.stored_experts import FORMS, StoredExperts, draw_experts
 
 pytestmark = pytest.mark.usefixtures("provider")
 TYPES = {"f32": np.dtype("f4"), "f16": np.dtype("f2"), "bf16": np.dtype(ml_dtypes.bfloat16), "f64": np.dtype("f8")}
@@ -77,6 +79,32 @@ def test_a_part_of_the_experts_puts_out_zeros_for_the_others(kind: str) -> None:
     assert others.any()
     assert (found[others] == 0).all()
     require_close(found, expected, kind)
+
+
+def invoke_stored(x: Array, weight: StoredExperts, picks: Array, target: Array, part: slice, **more: Any) -> Any:
+    """The product with a part of the experts."""
+    count, (values, *beside) = len(weight.wide), (array[part] for array in weight.operands)
+    made = invoke(x, values, picks, target, count, part.start, group=weight.group, **more)
+    blocks = [*made.input_blocks, *(Block((0,) * array.ndim, array.shape) for array in beside)]
+    return replace(made, inputs=[*made.inputs, *beside], input_blocks=blocks)
+
+
+@pytest.mark.sampled(3)
+@pytest.mark.parametrize("form", FORMS)
+@pytest.mark.parametrize(("kind", "tokens", "slots", "n", "k", "each", "reproducible"), [
+    ("f32", 19, 2, 7, 96, True, False), ("bf16", 5, 3, 21, 64, False, False), ("f16", 40, 2, 5, 32, True, False),
+    ("bf16", 9, 2, 6, 160, False, True),
+])  # fmt: skip
+def test_experts_are_read_as_they_are_stored(
+    form: str, kind: str, tokens: int, slots: int, n: int, k: int, each: bool, reproducible: bool
+) -> None:
+    weight = draw_experts(form, 6, n, k, TYPES[kind])
+    x, _, picks = draw(kind, tokens, slots, 6, n, k, each=each)
+    more = {ATTRIBUTE: True} if reproducible else {}
+    for part in (slice(0, 6), slice(1, 4)):
+        target = np.full((tokens, slots, n), 7, TYPES[kind])
+        found = run_compiled(invoke_stored(x, weight, picks, target, part, **more))
+        require_close(found, multiply(x, weight.wide[part], picks, lower=part.start), kind)
 
 
 def test_strided_views_and_constant_weights() -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from dataclasses import dataclass
 
 import numpy as np
@@ -9,6 +10,10 @@ import numpy as np
 from einc_runtime.dtypes import Array
 from einc_runtime.errors import ValueFault
 from einc_runtime.kernels.base import Invocation
+from einc_runtime.kernels.calls.quantized import QuantizedWeight
+
+_PRODUCT = "m k, n k -> m n"
+"""What rows become with the matrix of an expert."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -16,11 +21,11 @@ class ExpertMatmulCall:
     """`target[t, s] = weight[picks[t, s] - lower] @ rows[t, s]`, and 0 where the pick is another expert than these.
 
     `rows` [tokens, slots, k] may have stride 0 between slots. `weight` [experts, n, k] holds the experts from `lower`
-    on, of `experts` in all.
+    on, of `experts` in all. It may be quantized.
     """
 
     rows: Array
-    weight: Array
+    weight: Array | QuantizedWeight
     picks: Array
     target: Array
     experts: int
@@ -28,20 +33,36 @@ class ExpertMatmulCall:
 
     @staticmethod
     def parse(invocation: Invocation[Array]) -> ExpertMatmulCall:
-        rows, weight, picks = invocation.inputs
+        rows, matrices, picks, *more = invocation.inputs
+        weight: Array | QuantizedWeight = matrices
+        if more:
+            weight = QuantizedWeight.parse((matrices, *more), invocation.attribute("group", int))
         wide = rows if rows.ndim == 3 else np.broadcast_to(rows[:, None], (len(rows), picks.shape[1], rows.shape[1]))
         experts, lower = invocation.attribute("experts", int), invocation.input_blocks[1].lower[0]
         return ExpertMatmulCall(wide, weight, picks, invocation.output, experts, lower)
 
     @property
+    def count(self) -> int:
+        """How many experts are here."""
+        return self.weight.shape[0]
+
+    @property
     def is_whole(self) -> bool:
         """Whether all experts are here."""
-        return len(self.weight) == self.experts
+        return self.count == self.experts
+
+    def multiply(self, expert: int, rows: Array, target: Array) -> Invocation[Array]:
+        """The product of rows with the matrix of an expert that is here."""
+        if isinstance(self.weight, QuantizedWeight):
+            operands = [rows, *self.weight.pick(expert).operands]
+            group = self.weight.group
+            return Invocation("quantized_contract", {"equation": _PRODUCT, "group": group}, operands, [target])
+        return Invocation("contract", {"equation": _PRODUCT}, [rows, self.weight[expert]], [target])
 
     @property
     def multiplications(self) -> int:
         """How many there are if as large a part of the picks is of experts that are here."""
-        return int(self.picks.size * self.weight.size // max(1, self.experts))
+        return self.picks.size * math.prod(self.weight.shape) // max(1, self.experts)
 
     @property
     def status_message(self) -> str:

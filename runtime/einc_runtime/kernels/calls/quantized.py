@@ -2,7 +2,8 @@
 
 A weight is (value - zero) * scale, or value * (scale * factor), computed in f32 (f64 for f64). Types are those of a
 stored form (`plan/element_types.py`). Scales and zero points are one for each `group` of neighbours along the last
-dimension, or one for each channel: each position of the first dimensions. A tensor has one factor.
+dimension, or one for each channel: each position of the first dimensions. A tensor has one factor, or one for each
+position of its first dimensions.
 """
 
 from __future__ import annotations
@@ -74,6 +75,12 @@ class QuantizedWeight:
         scales, more = (x if x is None or axis >= x.ndim else x[cut] for x in (self.scales, self.more))
         assert scales is not None
         return replace(self, values=self.values[cut], scales=scales, more=more)
+
+    def pick(self, position: int) -> QuantizedWeight:
+        """The weight at a position of the first dimension, behind which it has two others."""
+        scales, more = (x if x is None or not x.ndim else x[position, ...] for x in (self.scales, self.more))
+        assert scales is not None
+        return replace(self, values=self.values[position], scales=scales, more=more)
 
 
 @dataclass(frozen=True, slots=True)

@@ -1,9 +1,9 @@
 """The kernel `expert_matmul` {experts} in numpy: one product for each expert that a token picked.
 
 Slots are sorted by the expert that they picked, and those of one expert keep their order. Their rows are gathered,
-multiplied as the kernel `contract` does it, and put where they belong. So the work is that of what is picked. How many
-rows an expert has is known only when the kernel runs: products are prepared then, and kept for the next time that about
-as many rows come to the same expert.
+multiplied as the kernel `contract` does it, or `quantized_contract`, and put where they belong. So the work is that of
+what is picked. How many rows an expert has is known only when the kernel runs: products are prepared then, and kept for
+the next time that about as many rows come to the same expert.
 """
 
 from __future__ import annotations
@@ -17,6 +17,7 @@ from einc_runtime.kernels.base import Invocation, Kernel, KernelBuilder, Run, Sc
 from einc_runtime.kernels.calls.experts import ExpertMatmulCall
 from einc_runtime.kernels.numpy.contract import build_contract
 from einc_runtime.kernels.numpy.moves import take_along
+from einc_runtime.kernels.numpy.quantized import build_quantized_contract
 
 EXPERT_ROWS = 1024
 """Rows of an expert that are multiplied at a time."""
@@ -27,15 +28,14 @@ EXPERT_ROW_MULTIPLE = 8
 KEPT = 256
 """Products that a kernel keeps prepared for each worker, some kilobytes each."""
 
-_PRODUCT_ATTRIBUTES = {"equation": "m k, n k -> m n"}
-
 
 def build_expert_matmul(invocation: Invocation[Array]) -> Kernel:
-    return build_products(ExpertMatmulCall.parse(invocation), build_contract)
+    call = ExpertMatmulCall.parse(invocation)
+    return build_products(call, build_contract if isinstance(call.weight, np.ndarray) else build_quantized_contract)
 
 
 def build_products(call: ExpertMatmulCall, multiply: KernelBuilder) -> Kernel:
-    """The kernel; `multiply` builds a kernel `contract`, also while the kernel runs.
+    """The kernel; `multiply` builds that of `ExpertMatmulCall.multiply`, also while the kernel runs.
 
     It raises ValueFault for a pick that is no expert.
     """
@@ -43,7 +43,7 @@ def build_products(call: ExpertMatmulCall, multiply: KernelBuilder) -> Kernel:
     scratch = ScratchAllocator()
     gathered, results = scratch.take((most, depth), call.rows.dtype), scratch.take((most, width), call.target.dtype)
     sample = np.empty((most, depth), call.rows.dtype), np.empty((most, width), call.target.dtype)
-    within = multiply(Invocation("contract", _PRODUCT_ATTRIBUTES, [sample[0], call.weight[0]], [sample[1]])).scratch
+    within = multiply(call.multiply(0, *sample)).scratch
 
     def bind(memory: Array) -> Run:
         remaining = memory[scratch.size : scratch.size + within]
@@ -68,11 +68,11 @@ class _ExpertProducts:
         call.require_picks()
         numbers = call.picks.astype(np.int64).ravel() - call.lower
         order = np.argsort(numbers, kind="stable")
-        ends = np.searchsorted(numbers[order], np.arange(len(call.weight) + 1)).tolist()
+        ends = np.searchsorted(numbers[order], np.arange(call.count + 1)).tolist()
         if ends[-1] - ends[0] < len(order):
             self.goal[...] = 0  # what others contribute
         slots = call.picks.shape[1]
-        for expert in range(len(call.weight)):
+        for expert in range(call.count):
             for start in range(ends[expert], ends[expert + 1], EXPERT_ROWS):
                 token, slot = np.divmod(order[start : min(start + EXPERT_ROWS, ends[expert + 1])], slots)
                 self._multiply(expert, token, slot)
@@ -94,8 +94,7 @@ class _ExpertProducts:
         if key in self.products:
             self.products.move_to_end(key)
             return self.products[key]
-        operands = [self.gathered[:count], self.call.weight[expert]]
-        kernel = self.multiply(Invocation("contract", _PRODUCT_ATTRIBUTES, operands, [self.results[:count]]))
+        kernel = self.multiply(self.call.multiply(expert, self.gathered[:count], self.results[:count]))
         fits = kernel.scratch <= self.scratch.size  # it does, unless fewer rows are multiplied in another way
         memory = self.scratch if fits else np.empty(kernel.scratch, np.uint8)
         run = self.products[key] = kernel.bind(memory)

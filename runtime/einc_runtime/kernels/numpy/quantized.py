@@ -110,7 +110,7 @@ def _widen(weight: QuantizedWeight) -> Array:
     wide = storage_dtype(compute_type(weight.kind))
     numbers, scales = decode_values(weight.values, weight.form.values, wide), weight.scales.astype(wide)
     if weight.factor is not None:
-        scales = scales * weight.factor
+        scales = scales * weight.factor.reshape(*weight.factor.shape, *[1] * (scales.ndim - weight.factor.ndim))
     rows_of_scale = numbers.reshape(*scales.shape, -1)  # what has one scale is one row
     if weight.zeros is not None:
         rows_of_scale -= weight.zeros[..., None]

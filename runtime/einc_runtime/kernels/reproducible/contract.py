@@ -49,7 +49,8 @@ def build_rounded_contract(invocation: Invocation[Array]) -> Kernel:
 
 
 def build_expert_matmul(invocation: Invocation[Array]) -> Kernel:
-    return experts.build_products(ExpertMatmulCall.parse(invocation), _multiply)
+    call = ExpertMatmulCall.parse(invocation)
+    return experts.build_products(call, _multiply if isinstance(call.weight, np.ndarray) else build_quantized_contract)
 
 
 def _multiply(invocation: Invocation[Array]) -> Kernel:

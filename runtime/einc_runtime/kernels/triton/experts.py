@@ -3,7 +3,8 @@
 The first launch counts the slots of each expert, the second one writes their numbers expert after expert, in their
 order. Each program of the third one computes a tile of the results of one expert, which it finds from the counts: there
 are as many programs as picks of any kind could need, and those that are left over do nothing. Few slots need no order:
-the program of the first slot with an expert computes all others with it.
+the program of the first slot with an expert computes all others with it. Of a quantized weight, tiles are read as they
+are stored, and widened in registers.
 """
 
 from __future__ import annotations
@@ -16,8 +17,10 @@ from einc_runtime.dtypes import Array
 from einc_runtime.errors import PlanFault
 from einc_runtime.kernels.base import Invocation
 from einc_runtime.kernels.calls.experts import ExpertMatmulCall
+from einc_runtime.kernels.calls.quantized import QuantizedWeight
 from einc_runtime.kernels.triton.launches import KernelLaunch, LaunchSequence, StatusPointer, WorkspaceAllocator
 from einc_runtime.kernels.triton.ordered_products import OrderedTile
+from einc_runtime.kernels.triton.quantized import find_step, multiply_step, name_stored
 from einc_runtime.kernels.triton.source import (
     LANGUAGE,
     LINE_ELEMENTS,
@@ -67,19 +70,23 @@ class _Sources:
     """Writes the launches of one invocation."""
 
     def __init__(self, call: ExpertMatmulCall) -> None:
-        if len(call.weight) > MAX_EXPERTS:
-            raise PlanFault(f"{len(call.weight):,} experts on a GPU; at most {MAX_EXPERTS:,} are supported")
+        if call.count > MAX_EXPERTS:
+            raise PlanFault(f"{call.count:,} experts on a GPU; at most {MAX_EXPERTS:,} are supported")
         self.call = call
         self.tokens, self.slots = call.picks.shape
-        self.experts, self.width, self.depth = call.weight.shape
-        arrays = {"x": call.rows, "weight": call.weight, "picks": call.picks, "y": call.target}
-        items = {name: PointerOperand.of(name, array) for name, array in arrays.items()}
-        self.x, self.weight, self.picks, self.y = items.values()
-        casts = (index_cast([items[name]], array.shape) for name, array in arrays.items())
-        self.cast = next(filter(None, casts), "")
-        same_type = self.x.dtype == self.weight.dtype
-        wide = "f64" if "f64" in (self.x.dtype, self.weight.dtype) else "f32"
-        self.kind = self.x.dtype if same_type else wide
+        shape: tuple[int, ...] = call.weight.shape
+        self.experts, self.width, self.depth = shape
+        arrays = {"x": call.rows, "picks": call.picks, "y": call.target}
+        self.x, self.picks, self.y = (PointerOperand.of(name, array) for name, array in arrays.items())
+        if isinstance(call.weight, QuantizedWeight):
+            matrices = [_view_as_matrices(array, self.experts) for array in call.weight.operands]
+            self.weight, self.kind = name_stored(call.weight, matrices), self.x.dtype
+        else:
+            matrices, self.weight = [call.weight], [PointerOperand.of("weight", call.weight)]
+            kinds = {self.x.dtype, self.weight[0].dtype}
+            self.kind = self.x.dtype if len(kinds) == 1 else "f64" if "f64" in kinds else "f32"
+        items = zip([self.x, self.picks, self.y, *self.weight], [*arrays.values(), *matrices], strict=True)
+        self.cast = next(filter(None, (index_cast([item], array.shape) for item, array in items)), "")
         self.title = f"{call.picks.size} slots, experts {call.lower} to {call.lower + self.experts} of {call.experts}"
 
     def multiply_sorted(self, tile: OrderedTile) -> LaunchSequence:
@@ -180,42 +187,69 @@ class _Sources:
             "first = tl.sum(tl.where(number < e, count, 0), 0)",
             f"row = (i - tl.sum(tl.where(number < e, tiles, 0), 0)) * {tile.rows} + tl.arange(0, {tile.rows})",
             "here = row < own",
-            f"place = tl.load(order + first + row, mask=here, other=0){self.cast}",
+            f"slot_number = tl.load(order + first + row, mask=here, other=0){self.cast}",
             f"depth = tl.where(own > 0, {self.depth}, 0)",
             *self._write_product(f"(program // {most})", tile),
         ]
-        items = [self.x, self.weight, counts, order, self.y]
+        items = [self.x, *self.weight, counts, order, self.y]
         extents = (*self.call.picks.shape, *self.call.weight.shape)
         return self._assemble("expert_products", items, extents, lines, most * columns, tile)
 
     def _write_product(self, column: str, tile: OrderedTile) -> list[str]:
-        """Lines that multiply the rows of the slots `place`, where `here`, with columns of expert e, and write them.
-        `depth` is 0 for a program that has nothing to multiply."""
+        """Lines that multiply the rows of the slots `slot_number`, where `here`, with columns of expert e, and write
+        them. `depth` is 0 for a program that has nothing to multiply."""
+        token, slot = f"(slot_number // {self.slots})[:, None]", f"(slot_number % {self.slots})[:, None]"
+        in_columns = f"(column < {self.width})[None, :]" if self.width % tile.columns else ""
+        stored, at = isinstance(self.call.weight, QuantizedWeight), {0: token, 1: slot}
+        return [
+            f"column = {column} * {tile.columns} + tl.arange(0, {tile.columns}){self.cast}",
+            f"sums = tl.zeros([{tile.rows}, {tile.columns}], {LANGUAGE['f64' if self.kind == 'f64' else 'f32']})",
+            *(self._write_stored_steps(at) if stored else self._write_steps(at, tile)),
+            f"tl.store({_locate(self.y, {**at, 2: 'column[None, :]'})}, sums.to({LANGUAGE[self.y.dtype]})"
+            f"{mask_arguments('here[:, None]', in_columns)})",
+        ]
+
+    def _write_steps(self, at: Mapping[int, str], tile: OrderedTile) -> list[str]:
+        """Lines that go along k, through rows, which are `at` these subscripts, and columns."""
         kind, cast = self.kind, self.cast
-        wide = LANGUAGE["f64" if kind == "f64" else "f32"]
+        (weight,) = self.weight
         in_columns = f"(column < {self.width})" if self.width % tile.columns else ""
         in_depth = f"(k < {self.depth})" if self.depth % tile.depth else ""
         masks = (
             mask_arguments("here[:, None]", in_depth and f"{in_depth}[None, :]", fallback="0"),
             mask_arguments(in_columns and f"{in_columns}[None, :]", in_depth and f"{in_depth}[:, None]", fallback="0"),
         )
-        widened = [f".to({LANGUAGE[kind]})" if item.dtype != kind else "" for item in (self.x, self.weight)]
+        widened = [f".to({LANGUAGE[kind]})" if item.dtype != kind else "" for item in (self.x, weight)]
         precision = "" if kind in ("f16", "bf16") else ', input_precision="ieee"'
         precision += ", out_dtype=tl.float64" if kind == "f64" else ""
-        token, slot = f"(place // {self.slots})[:, None]", f"(place % {self.slots})[:, None]"
-        x = _locate(self.x, {0: token, 1: slot, 2: "k[None, :]"})
-        weight = _locate(self.weight, {0: f"e{cast}", 1: "column[None, :]", 2: "k[:, None]"})
+        x = _locate(self.x, {**at, 2: "k[None, :]"})
+        matrix = _locate(weight, {0: f"e{cast}", 1: "column[None, :]", 2: "k[:, None]"})
         return [
-            f"column = {column} * {tile.columns} + tl.arange(0, {tile.columns}){cast}",
-            f"sums = tl.zeros([{tile.rows}, {tile.columns}], {wide})",
             f"for start in range(0, depth, {tile.depth}):",
             f"    k = start + tl.arange(0, {tile.depth}){cast}",
             f"    rows = tl.load({x}{masks[0]}){widened[0]}",
-            f"    matrix = tl.load({weight}{masks[1]}){widened[1]}",
+            f"    matrix = tl.load({matrix}{masks[1]}){widened[1]}",
             f"    sums = tl.dot(rows, matrix, sums{precision})",
-            f"tl.store({_locate(self.y, {0: token, 1: slot, 2: 'column[None, :]'})}, sums.to({LANGUAGE[self.y.dtype]})"
-            f"{mask_arguments('here[:, None]', in_columns and f'{in_columns}[None, :]')})",
         ]
+
+    def _write_stored_steps(self, at: Mapping[int, str]) -> list[str]:
+        """The same through stored values, of which each has one or two elements of k."""
+        weight = self.call.weight
+        assert isinstance(weight, QuantizedWeight)
+        packing, step = weight.packing, find_step(weight)
+        near = f"place < {self.depth // packing}"
+        lines = [
+            f"number = e{self.cast}",
+            f"for start in range(0, depth // {packing}, {step}):",
+            f"    place = start + tl.arange(0, {step}){self.cast}",
+        ]
+        for half in range(packing):
+            x = _locate(self.x, {**at, 2: f"(place * {packing} + {half})[None, :]"})
+            mask = mask_arguments("here[:, None]", f"({near})[None, :]", fallback="0")
+            lines.append(f"    part{half} = tl.load({x}{mask})")
+        inside = f"column < {self.width}"
+        multiplied = multiply_step(weight, self.weight, self.kind, step, inside, near, "sums")
+        return [*lines, *(f"    {line}" for line in multiplied)]
 
     def _clear(self) -> KernelLaunch:
         """Zeros for the slots that picked experts which are not here."""
@@ -257,13 +291,19 @@ class _Sources:
             "here = alike & (before == 0)",
             f"there = (before == 0) & (e >= 0) & (e < {self.experts})",
             f"depth = tl.where(there, {self.depth}, 0)",
-            f"place = place{self.cast}",
+            f"slot_number = place{self.cast}",
             *self._write_product(f"(program // {count})", tile),
         ]
-        items = [self.x, self.weight, self.picks, self.y]
+        items = [self.x, *self.weight, self.picks, self.y]
         extents = (*self.call.picks.shape, *self.call.weight.shape)
         grid = count * -(-self.width // tile.columns)
         return self._assemble("expert_products", items, extents, lines, grid, tile, checks=True)
+
+
+def _view_as_matrices(array: Array, count: int) -> Array:
+    """What is stored of the matrices of so many experts, as matrices: of extent 1 where it lacks a dimension."""
+    stack = array.reshape(*array.shape, *[1] * (3 - array.ndim))
+    return np.broadcast_to(stack, (count, *stack.shape[1:]))
 
 
 def _locate(item: PointerOperand, subscripts: Mapping[int, str]) -> str:

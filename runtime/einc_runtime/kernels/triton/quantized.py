@@ -168,14 +168,10 @@ def _multiply_tiles(
     scalar program makes of them. A program computes all rows for a tile of the weights' rows."""
     weight, kind = calls[0].weight, dtype_name(viewed[0][0])
     x, y = (PointerOperand.of(name, view) for name, view in zip("xy", viewed[0], strict=False))
-    stored = [
-        [PointerOperand.of(f"{name}{n}", view, "i8" if name == "values" else "")
-         for name, view in zip(_name_operands(weight), views[2:], strict=True)]
-        for n, views in enumerate(viewed)
-    ]  # fmt: skip
+    stored = [name_stored(weight, views[2:], str(n)) for n, views in enumerate(viewed)]
     (stack, width, depth), count = viewed[0][2].shape, viewed[0][0].shape[1]
     tile, rows = 32, max(MAX_FEW_ROWS, power_of_two(count))
-    step = _find_step(weight)
+    step = find_step(weight)
     tiles = -(-width // tile)
     inside, near, in_rows = f"column < {width}", f"place < {depth}", f"row < {count}"
     lines = [
@@ -186,20 +182,13 @@ def _multiply_tiles(
         *(f"sums{n} = tl.zeros(({rows}, {tile}), tl.float32)" for n in range(len(calls))),
         f"for start in range(0, {depth}, {step}):",
         f"    place = start + tl.arange(0, {step}).to(tl.int64)",
-        f"    mask = ({inside})[:, None] & ({near})[None, :]",
     ]
     for half in range(weight.packing):
         at = {0: "number", 1: "row[:, None]", 2: f"(place * {weight.packing} + {half})[None, :]"}
         part = x.load(at, f"({in_rows})[:, None] & ({near})[None, :]")
         lines.append(f"    part{half} = {part}.to({LANGUAGE[kind]})")
     for n, operands in enumerate(stored):
-        lines += [f"    {line}" for line in _load_stored(weight, operands, step, inside)]
-        for half, value in enumerate(_decode("stored", weight.form)):
-            less = " - zero" if weight.zeros is not None else ""
-            lines += [
-                f"    wide = tl.where(mask, ({value}.to(tl.float32){less}) * scale, 0.0).to({LANGUAGE[kind]})",
-                f'    sums{n} = tl.dot(part{half}, tl.trans(wide), sums{n}, input_precision="ieee")',
-            ]
+        lines += [f"    {line}" for line in multiply_step(weight, operands, kind, step, inside, near, f"sums{n}")]
     results = [f"v{n}" for n in range(len(calls))]
     chain = ScalarSource(read_steps(program, ["f32"] * len(calls)), results)
     lines += [*(f"v{n} = sums{n} * {call.scale!r}" for n, call in enumerate(calls)), *chain.lines]
@@ -211,10 +200,41 @@ def _multiply_tiles(
     return assemble("quantized_product", title, items, viewed[0][1].shape, lines, stack * tiles, options)
 
 
-def _find_step(weight: QuantizedWeight) -> int:
+def find_step(weight: QuantizedWeight) -> int:
     """Stored values of a row that are multiplied at a time: of one group, where tensor cores take so few."""
     of_group = math.gcd(weight.group // weight.packing or MAX_STEP, MAX_STEP)
     return of_group if of_group >= MIN_STEP else MAX_STEP
+
+
+def multiply_step(
+    weight: QuantizedWeight,
+    operands: Sequence[PointerOperand],
+    kind: str,
+    step: int,
+    inside: str,
+    near: str,
+    sums: str,
+) -> list[str]:
+    """Lines that add to `sums` the products of `step` stored values of the rows `column` of matrix `number`, from
+    `place` on: of their first halves with `part0`, and with `part1` of the second ones of pairs, which are of type
+    `kind`. `inside` is where columns are in the matrix, and `near` where places are."""
+    wide = "tl.float64" if kind == "f64" else "tl.float32"
+    less = " - zero" if weight.zeros is not None else ""
+    lines = [f"mask = ({inside})[:, None] & ({near})[None, :]", *_load_stored(weight, operands, step, inside)]
+    for half, value in enumerate(_decode("stored", weight.form)):
+        lines += [
+            f"wide = tl.where(mask, ({value}.to({wide}){less}) * scale, 0.0).to({LANGUAGE[kind]})",
+            f'{sums} = tl.dot(part{half}, tl.trans(wide), {sums}, input_precision="ieee", out_dtype={wide})',
+        ]
+    return lines
+
+
+def name_stored(weight: QuantizedWeight, views: Sequence[Array], suffix: str = "") -> list[PointerOperand]:
+    """The operands of a weight as arguments, of which these are views as stacks of matrices."""
+    return [
+        PointerOperand.of(f"{name}{suffix}", view, "i8" if name == "values" else "")
+        for name, view in zip(_name_operands(weight), views, strict=True)
+    ]
 
 
 def _load_stored(weight: QuantizedWeight, operands: Sequence[PointerOperand], step: int, inside: str) -> list[str]:
@@ -229,7 +249,8 @@ def _load_stored(weight: QuantizedWeight, operands: Sequence[PointerOperand], st
         at = {0: "number", 1: "column", 2: f"(start // {group})" if group else "0"}
         mask, spread, tile = inside, "[:, None]", " + column * 0"
     for factor, name in zip(factors, ("scale", "more"), strict=False):
-        lines.append(f"{name} = ({factor.load(at, mask, offset=tile)}.to(tl.float32)){spread}")
+        wide = "tl.float64" if factor.dtype == "f64" else "tl.float32"
+        lines.append(f"{name} = ({factor.load(at, mask, offset=tile)}.to({wide})){spread}")
     if weight.more is not None:
         lines.append("scale = scale * more" if weight.form.has_factor else "zero = more")
     return lines

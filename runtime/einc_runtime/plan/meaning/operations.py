@@ -28,7 +28,7 @@ _FAMILIES_BY_FILE = {
     "equations": ("equation",),
     "index": ("index",),
     "moves": ("append", "reshape"),
-    "quantized": ("dequantize", "quantized_product", "rounded_product"),
+    "quantized": ("dequantize", "quantized_experts", "quantized_product", "rounded_product"),
     "recurrence": ("recurrence",),
     "rows": ("rope", "rows"),
     "selection": ("topk",),
@@ -49,7 +49,7 @@ FAMILIES: Mapping[str, Callable[[Application], OperatorMeaning]] = {
     for family in families
 }
 
-QUANTIZED_FAMILIES = frozenset({"dequantize", "quantized_product", "rounded_product"})
+QUANTIZED_FAMILIES = frozenset(_FAMILIES_BY_FILE["quantized"])
 """Families that read the values of quantized weights."""
 
 FunctionBlocks = tuple[tuple[Block, ...], tuple[Block, ...]]

@@ -2,8 +2,9 @@
 
 A weight of [rows..., k] is stored as integers or floats of 8 bits, or as pairs of 4 bits in bytes, in one of the forms
 of `plan/element_types.py`. It has a scale for each `group` of neighbours along k, or else for each channel: for each
-position of the first dimensions, as many as scales have. It has as many zero points, or a factor, or neither. k is cut
-between groups; without them anywhere between bytes, but rows of pairs between runs of 32 where 32 divides them.
+position of the first dimensions, as many as scales have. It has as many zero points, or a factor for each position of
+the first dimensions, as many as factors have, or neither. k is cut between groups; without them anywhere between bytes,
+but rows of pairs between runs of 32 where 32 divides them.
 """
 
 from __future__ import annotations
@@ -15,6 +16,7 @@ from einc_runtime.plan.element_types import ELEMENT_FORMATS, DTypeName, find_sto
 from einc_runtime.plan.index_equations import parse_index_equation
 from einc_runtime.plan.meaning.equations import place_names, read_windows
 from einc_runtime.plan.meaning.terms import (
+    INTEGERS,
     Application,
     Axes,
     BlockAxis,
@@ -64,6 +66,33 @@ def quantized_product(applied: Application) -> OperatorMeaning:
     return _multiply(applied, tensor, tuple(stored), applied.value("group", int))
 
 
+def quantized_experts(applied: Application) -> OperatorMeaning:
+    """Sums over k of x[t, s, k] * weight[picks[t, s], n, k], where x may lack s: an index program that multiplies with
+    picked experts (`IndexProgram.is_expert_product`), of a quantized weight. Inputs are x, the values of the weight,
+    the picks, and what else is stored of it. Of some experts alone, the sums of the others are 0."""
+    applied.allow(("group", "dims"))
+    applied.require(len(applied.inputs) >= 4, f"it has 4 inputs at least, found {len(applied.inputs)}")
+    tensor, values, picks, *more = applied.inputs
+    group, dims, stored = applied.value("group", int), applied.items("dims", str), (values, *more)
+    weight, unit = _read_weight(applied, stored, group, tensor.dtype if _is_float(values) else None)
+    fits = weight.rank == 3 and picks.rank == 2 and picks.dtype in INTEGERS and tensor.dtype == weight.dtype
+    applied.require(fits and len(dims) == 3, f"of {tensor} and {weight}, picked by {picks}")
+    experts, columns, depth = weight.shape
+    rows = {2: (0, 3), 3: (0, 1, 3)}.get(tensor.rank, ())
+    extents = (*picks.shape, columns, depth, experts)
+    applied.require(tensor.shape == tuple(extents[position] for position in rows), f"of {tensor} and {weight}")
+    names = unique_names((*picks.dims, *weight.dims[1:], weight.dims[0]))
+    values_axes, *other_axes = _place_operands(stored, group, weight, direct((4, 2, 3)))
+    return OperatorMeaning(
+        "expert_matmul",
+        {"experts": experts, "group": group},
+        (TensorForm(dims, extents[:3], tensor.dtype),),
+        tuple(_index(*index, unit if n == 3 else 1) for n, index in enumerate(zip(names, extents, strict=True))),
+        (direct(rows), values_axes, direct((0, 1)), *other_axes),
+        (direct((0, 1, 2)),),
+    )
+
+
 def rounded_product(applied: Application) -> OperatorMeaning:
     """The same with a tensor that is rounded to integers of 8 bits, or to floats of 8 or 4 bits, in groups as the
     weight's, or in rows, where scales of the weight have no index that is summed. Of rows, and of forms with a factor,
@@ -102,7 +131,7 @@ def rounded_product(applied: Application) -> OperatorMeaning:
 
 
 def _multiply(applied: Application, tensor: TensorForm, stored: tuple[TensorForm, ...], group: int) -> OperatorMeaning:
-    is_float = bool(stored) and ELEMENT_FORMATS[stored[0].dtype].bits is not None
+    is_float = bool(stored) and _is_float(stored[0])
     weight, unit = _read_weight(applied, stored, group, tensor.dtype if is_float else None)
     applied.require(tensor.dtype == weight.dtype, f"of {tensor} and {weight}")
     equation, dims = parse_index_equation(applied.value("indices", str)), applied.items("dims", str)
@@ -135,6 +164,10 @@ def _multiply(applied: Application, tensor: TensorForm, stored: tuple[TensorForm
     )
 
 
+def _is_float(values: TensorForm) -> bool:
+    return ELEMENT_FORMATS[values.dtype].bits is not None
+
+
 def _read_weight(
     applied: Application, stored: tuple[TensorForm, ...], group: int, dtype: DTypeName | None
 ) -> tuple[TensorForm, int]:
@@ -157,8 +190,10 @@ def _read_weight(
     applied.require(fits and (group == 0 or extent % group == 0), f"groups of {group} in {extent} elements")
     each = (*rows, extent // group) if group else tuple(rows[: scales.rank])
     dims = values.dims[: len(each)]
-    beside = ((), ()) if form.has_factor else (dims, each)
-    fit = (scales.dims, scales.shape) == (dims, each) and all((m.dims, m.shape) == beside for m in more)
+    fit = (scales.dims, scales.shape) == (dims, each)
+    for other in more:
+        count = min(other.rank, len(rows)) if form.has_factor else len(each)
+        fit = fit and (other.dims, other.shape) == (dims[:count], each[:count])
     applied.require(fit, operands_text)
     unit = group or (packing if packing == 1 or extent % RUN else RUN)
     return TensorForm(values.dims, (*rows, extent), dtype or scales.dtype), unit
@@ -176,7 +211,7 @@ def _place_operands(
     packing = weight.shape[-1] // max(1, stored[0].shape[-1])
     values = (*rows, _divided(last, packing))
     each = (*rows, _divided(last, group)) if group else tuple(rows[: stored[1].rank])
-    return (values, each, *(() if not form.rank else each for form in stored[2:]))
+    return (values, each, *(each[: form.rank] for form in stored[2:]))
 
 
 def _divided(axis: BlockAxis, divisor: int) -> BlockAxis:
