@@ -11,12 +11,11 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, ClassVar
 
 from einc.core.spec import FunctionSpec
-from einc.core.tensor import TensorDesc
+from einc.core.tensor import DType, TensorDesc
 from einc.errors import OperatorError
-from einc.ops import shorthands
 from einc.ops.base import Attributes, find_product_precision
 from einc.ops.dequantize import Dequantize, QuantizedForm, widen_values
-from einc.ops.derived import DerivedMappedOperator, derive, restore_fields
+from einc.ops.derived import DerivedMappedOperator, derive, derive_family
 from einc_runtime.plan.work import ExpertsWork
 
 if TYPE_CHECKING:
@@ -26,34 +25,41 @@ if TYPE_CHECKING:
 @dataclass(frozen=True, slots=True)
 class QuantizedExperts(DerivedMappedOperator):
     """`result[t, s, n] = sum[k](tensor[t, s, k] * weight[picks[t, s], n, k])`, where the tensor may lack s. Of the
-    weight, `values` and `more` are stored."""
+    weight, `stored` are values, scales, and zero points or factors."""
 
     family: ClassVar[str] = "quantized_experts"
 
     tensor: TensorDesc
-    values: TensorDesc
+    stored: tuple[TensorDesc, ...]
     picks: TensorDesc
-    more: tuple[TensorDesc, ...]
     group: int
     dims: tuple[str, ...]
 
     @property
     def form(self) -> QuantizedForm:
-        return QuantizedForm.read((self.values, *self.more), self.group)
+        return QuantizedForm.read(self.stored, self.group)
 
     @property
     def inputs(self) -> tuple[TensorDesc, ...]:
-        return (self.tensor, self.values, self.picks, *self.more)
+        return (self.tensor, *self.stored, self.picks)
 
     @property
     def attributes(self) -> Attributes:
         return {"group": self.group, "dims": self.dims}
 
     def reference(self, *arrays: Array) -> tuple[Array, ...]:
-        rows, values, picks, *more = arrays
-        weight = self.form.widen((self.values, *self.more), self.tensor.dtype)
-        plain = shorthands.call("expert_matmul", (self.tensor, weight, self.picks), {})
-        return plain.reference(rows, widen_values(self.form, (values, *more), self.tensor.dtype), picks)
+        import numpy as np
+
+        tensor, *stored, picks = arrays
+        dtype = self.tensor.dtype
+        wide = np.dtype(np.float64 if dtype is DType.F64 else np.float32)
+        weight = widen_values(self.form, tuple(stored), dtype).astype(wide)
+        rows = (tensor if tensor.ndim == 3 else np.repeat(tensor[:, None], picks.shape[1], 1)).astype(wide)
+        result = np.zeros((*picks.shape, weight.shape[1]), wide)
+        for expert, matrix in enumerate(weight):
+            picked = picks == expert
+            result[picked] = rows[picked] @ matrix.T
+        return (result.astype(dtype.numpy()),)
 
     @property
     def costs_by_shape(self) -> bool:
@@ -66,20 +72,19 @@ class QuantizedExperts(DerivedMappedOperator):
 
     def work(self, function: FunctionSpec) -> ExpertsWork:
         """Of some of the experts, as large a part of all picks, rounded up."""
-        values, picks = function.inputs[1:3]
+        _, values, *_, picks = function.inputs
         experts, columns, width = values.shape
-        count = -(-picks.size * experts // self.values.shape[0])
+        count = -(-picks.size * experts // self.stored[0].shape[0])
         return ExpertsWork(experts, count, columns, width * self.form.packing)
 
     def traffic(self, function: FunctionSpec) -> int:
         """As of any operator; but of the weight, no more experts than are picked."""
-        work, total = self.work(function), 0
-        weight = (1, *range(3, len(self.inputs)))
-        for position, (block, desc) in enumerate(zip(function.inputs, self.inputs, strict=True)):
-            each_expert = position in weight and block.rank > 0
-            size = block.size // block.shape[0] * min(work.experts, work.picks) if each_expert else block.size
-            total += size * desc.dtype.itemsize
-        return total + function.outputs[0].size * self.tensor.dtype.itemsize
+        work, (rows, *stored, picks), (result,) = self.work(function), function.inputs, function.outputs
+        read = (rows.size + result.size) * self.tensor.dtype.itemsize + picks.size * self.picks.dtype.itemsize
+        for block, desc in zip(stored, self.stored, strict=True):
+            unread = max(0, work.experts - work.picks) * (block.size // work.experts) if block.rank else 0
+            read += (block.size - unread) * desc.dtype.itemsize
+        return read
 
     @property
     def precision(self) -> str:
@@ -87,18 +92,16 @@ class QuantizedExperts(DerivedMappedOperator):
 
     def fan_in(self, k: int) -> int:
         """The summed elements; scales make up for the size of the values, too."""
-        if k in (0, 2):
+        if not 0 < k <= len(self.stored):
             return 1
-        depth = self.values.shape[-1] * self.form.packing
-        return depth * self.form.find_fan_in(0 if k == 1 else k - 2)
+        return self.stored[0].shape[-1] * self.form.packing * self.form.find_fan_in(k - 1)
 
 
 def make_quantized_experts(
     tensor: TensorDesc, weight: Dequantize, picks: TensorDesc, dims: tuple[str, ...]
 ) -> QuantizedExperts | None:
     """The product with the experts of a quantized weight; None where there is none."""
-    values, *more = weight.operands
-    product = QuantizedExperts(tensor, values, picks, tuple(more), weight.group, dims)
+    product = QuantizedExperts(tensor, weight.operands, picks, weight.group, dims)
     try:
         derive(product)
     except OperatorError:
@@ -106,4 +109,11 @@ def make_quantized_experts(
     return product
 
 
-FAMILIES = {QuantizedExperts.family: restore_fields(QuantizedExperts)}
+def restore(inputs: tuple[TensorDesc, ...], attributes: Attributes) -> QuantizedExperts:
+    """The product with these attributes; raises OperatorError if they are not those of one."""
+    derive_family(QuantizedExperts.family, inputs, attributes)
+    tensor, *stored, picks = inputs
+    return QuantizedExperts(tensor, tuple(stored), picks, **attributes)  # type: ignore[arg-type]
+
+
+FAMILIES = {QuantizedExperts.family: restore}

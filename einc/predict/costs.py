@@ -25,7 +25,7 @@ from einc_runtime.plan.schema import (
     Operation,
     TransferTask,
 )
-from einc_runtime.plan.work import AttentionWork, ProductWork, RecurrenceWork, Work
+from einc_runtime.plan.work import AttentionWork, ExpertsWork, ProductWork, RecurrenceWork, Work
 
 
 class TaskKind(enum.Enum):
@@ -188,6 +188,9 @@ def compute_occupied_ms(cost: TaskCost, site: Site, kernel_latency_us: float, ca
     width = float(ITEMSIZE.get(cost.precision, 4))  # type: ignore[call-overload]
     if cost.task == "quantized_contract" and isinstance(cost.work, ProductWork):  # weights are read as they are stored
         elements = cost.work.batch * cost.work.depth * (cost.work.rows + cost.work.columns)
+        width = min(width, cost.size / max(1, elements))
+    if isinstance(cost.work, ExpertsWork):  # so are those of experts
+        elements = min(cost.work.experts, cost.work.picks) * cost.work.columns * cost.work.depth
         width = min(width, cost.size / max(1, elements))
     if isinstance(cost.work, AttentionWork):  # so are keys and values
         work = cost.work

@@ -156,6 +156,26 @@ def test_floats_of_8_bits_stay_as_they_are_stored() -> None:
     assert "d_model, heads_q, d_head] as f8e4m3(channels=1)" in heads
 
 
+def test_picked_experts_stay_as_they_are_stored() -> None:
+    """Each expert has its scale where a tensor has one, or its factor; products with them round nothing."""
+    tokens = {"num_bits": 8, "type": "float", "symmetric": True, "dynamic": True, "strategy": "token"}
+    groups = {"num_bits": 4, "type": "float", "group_size": 16, "strategy": "tensor_group"}
+    floats = {"num_bits": 8, "type": "float", "strategy": "channel"}
+    for quantization, storage in (
+        (AWQ, 'i4(group=64, zeros=true, layout="awq")'),
+        ({"quant_method": "fp8", "weight_block_size": [128, 128]}, 'f8e4m3(group=128, layout="blocks")'),
+        ({**weights(**floats), "format": "float-quantized"}, "f8e4m3"),
+        ({**rounded(WEIGHTS | floats, **tokens), "format": "float-quantized"}, "f8e4m3"),
+        ({**weights(**floats | {"strategy": "tensor"}), "format": "float-quantized"}, "f8e4m3(channels=1)"),
+        ({**weights(**groups), "format": "nvfp4-pack-quantized"}, "nvfp4(channels=1)"),
+    ):
+        model = imported(MIXTRAL | {"hidden_size": 384, "intermediate_size": 128, "quantization_config": quantization})
+        declared = f' as {storage} from "model.layers.{{i}}.block_sparse_moe.experts.*.w'
+        assert " ".join(model.text.split()).count(declared) == 3, storage
+        titles = [node.operator.title for node in fuse(build(model.text, "m.ein")).nodes]
+        assert titles.count("quantized_experts") == 3 * titles.count("attention")
+
+
 def test_floats_in_blocks_that_divide_no_rows_are_widened_when_they_are_read() -> None:
     blocks = {"quant_method": "fp8", "fmt": "e4m3", "activation_scheme": "dynamic", "weight_block_size": [128, 128]}
     odd = LLAMA | {"hidden_size": 256, "intermediate_size": 320, "head_dim": 64, "num_attention_heads": 4}

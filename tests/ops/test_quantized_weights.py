@@ -68,6 +68,32 @@ def test_products_read_what_is_stored_and_others_read_what_it_stands_for() -> No
     assert describe(fuse(heads)) == ["quantized_product(x, v.values, v.scales)", "contract(y, y)"]
 
 
+EXPERTS = """
+model experts
+dim t = 5
+dim e = 4
+dim n = 6
+dim k = 64
+dim s = 2
+input x : bf16[t, k]
+input picks : i64[t, s]
+weight w : bf16[e, n, k] as nvfp4(channels=1) from "e.*.weight"
+"""
+
+
+def test_picked_experts_are_read_as_they_are_stored() -> None:
+    graph = build(EXPERTS + "y = expert_matmul(x, w, picks)\noutput y\n", "experts.ein")
+    factor = next(tensor for tensor in graph.tensors if tensor.name == "w.factor")
+    assert (str(factor.desc), factor.stored) == ("f32[e=4]", "inverse:e.*.weight_global_scale")
+    assert describe(fuse(graph)) == ["quantized_experts(x, w.values, w.scales, w.factor, picks)"]
+    operator = fuse(graph).nodes[0].operator
+    assert [(index.name, index.extent, index.cuts) for index in operator.indices] == [
+        ("t", 5, None), ("s", 2, None), ("n", 6, None), ("k", 64, (16, 32, 48)), ("e", 4, None)
+    ]  # fmt: skip
+    with_sum = build(EXPERTS + "y = expert_matmul(x, w, picks)\nz = w + 1.0\noutput y, z\n", "experts.ein")
+    assert describe(fuse(with_sum))[0] == "dequantize(w.values, w.scales, w.factor)"
+
+
 def test_slices_become_windows_of_both_sides() -> None:
     lines = "a = slice(x, t=[1, 3], k=[32, 96])\nb = slice(w, n=[2, 5], k=[0, 64])\n"
     graph = fuse(graph_of(lines + "y[r, c] = a[r, j] * b[c, j]\noutput y\n"))

@@ -117,7 +117,7 @@ def stored_experts(form: str, dtype: DType) -> Case:
     plain = registry.call("expert_matmul", [desc("t k", 7, 96, dtype=dtype), weight.outputs[0], picks], {})
     product = plain.fuse(1, weight)
     assert isinstance(product, QuantizedExperts)
-    return Case(product, {2: lambda rng: rng.permutation(np.arange(21) % 6).reshape(7, 3)})
+    return Case(product, {len(product.inputs) - 1: lambda rng: rng.permutation(np.arange(21) % 6).reshape(7, 3)})
 
 
 def concrete(operator: Operator, function: FunctionSpec, blocks: Sequence[Array]) -> Sequence[Array]:
@@ -129,8 +129,8 @@ def concrete(operator: Operator, function: FunctionSpec, blocks: Sequence[Array]
         case IndexOperator() if (parts := find_parts(operator)) is not None:
             return [_concat(parts, function, blocks)]
         case QuantizedExperts():
-            x, values, picks, *more = blocks
-            weight = widen_values(operator.form, (values, *more), operator.tensor.dtype)
+            x, *stored, picks = blocks
+            weight = widen_values(operator.form, tuple(stored), operator.tensor.dtype)
             return [_multiply_experts((x, weight, picks), read[1].lower[0])]
         case IndexOperator() if operator.program.is_expert_product:
             return [_multiply_experts(blocks, read[1].lower[0])]

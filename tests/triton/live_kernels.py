@@ -194,9 +194,9 @@ def test_products_with_picked_experts_as_they_are_stored(form, dtype, tokens, sl
     tolerance = {F16: 4e-3, BF16: 2e-2, F32: 1e-5, F64: 1e-12}[np.dtype(dtype)]
     for low, up in ((0, 4), (1, 3)):
         values, *beside = (array[low:up] for array in weight.operands)
-        lowers = [(0,) * x.ndim, (low, 0, 0), (0, 0), *((0,) * array.ndim for array in beside)]
+        lowers = [(0,) * x.ndim, (low, 0, 0), *((0,) * array.ndim for array in beside), (0, 0)]
         attributes = {"experts": 4, "group": weight.group}
-        inputs, result = [x, values, picks, *beside], np.empty((tokens, slots, 37), dtype)
+        inputs, result = [x, values, *beside, picks], np.empty((tokens, slots, 37), dtype)
         check("expert_matmul", attributes, inputs, [result], lowers, tolerance=tolerance, steps=(1,))
 
 

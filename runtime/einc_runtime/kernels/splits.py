@@ -166,12 +166,12 @@ def _split_operands(equation: IndexEquation, labels: Sequence[Names], result: Sh
 
 def _split_experts(invocation: Invocation[Shape]) -> Iterator[KernelSplit]:
     """By rows of the experts' matrices, which leaves each expert its tokens; or by tokens, or by slots."""
-    rows, _, (tokens, slots), *more = invocation.inputs
-    of_more = tuple(SplitAxis(1) if len(shape) > 1 else None for shape in more)
-    yield KernelSplit(invocation.output[2], (None, SplitAxis(1), None, *of_more), (SplitAxis(2),))
+    rows, *stored, (tokens, slots) = invocation.inputs
+    of_stored = tuple(SplitAxis(1) if len(shape) > 1 else None for shape in stored)
+    yield KernelSplit(invocation.output[2], (None, *of_stored, None), (SplitAxis(2),))
     for axis, extent in enumerate((tokens, slots)):
         of_rows = SplitAxis(axis) if len(rows) == 3 or axis == 0 else None
-        yield KernelSplit(extent, (of_rows, None, SplitAxis(axis), *(None for _ in more)), (SplitAxis(axis),))
+        yield KernelSplit(extent, (of_rows, *(None for _ in stored), SplitAxis(axis)), (SplitAxis(axis),))
 
 
 def _split_map(invocation: Invocation[Shape]) -> Iterator[KernelSplit]:

@@ -85,8 +85,8 @@ def invoke_stored(x: Array, weight: StoredExperts, picks: Array, target: Array, 
     """The product with a part of the experts."""
     count, (values, *beside) = len(weight.wide), (array[part] for array in weight.operands)
     made = invoke(x, values, picks, target, count, part.start, group=weight.group, **more)
-    blocks = [*made.input_blocks, *(Block((0,) * array.ndim, array.shape) for array in beside)]
-    return replace(made, inputs=[*made.inputs, *beside], input_blocks=blocks)
+    blocks = [*made.input_blocks[:2], *(Block((0,) * array.ndim, array.shape) for array in (*beside, picks))]
+    return replace(made, inputs=[*made.inputs[:2], *beside, picks], input_blocks=blocks)
 
 
 @pytest.mark.sampled(3)

@@ -33,7 +33,7 @@ class ExpertMatmulCall:
 
     @staticmethod
     def parse(invocation: Invocation[Array]) -> ExpertMatmulCall:
-        rows, matrices, picks, *more = invocation.inputs
+        rows, matrices, *more, picks = invocation.inputs
         weight: Array | QuantizedWeight = matrices
         if more:
             weight = QuantizedWeight.parse((matrices, *more), invocation.attribute("group", int))

@@ -68,13 +68,13 @@ def quantized_product(applied: Application) -> OperatorMeaning:
 
 def quantized_experts(applied: Application) -> OperatorMeaning:
     """Sums over k of x[t, s, k] * weight[picks[t, s], n, k], where x may lack s: an index program that multiplies with
-    picked experts (`IndexProgram.is_expert_product`), of a quantized weight. Inputs are x, the values of the weight,
-    the picks, and what else is stored of it. Of some experts alone, the sums of the others are 0."""
+    picked experts (`IndexProgram.is_expert_product`), of a quantized weight. Inputs are x, what is stored of the
+    weight, and the picks. Of some experts alone, the sums of the others are 0."""
     applied.allow(("group", "dims"))
     applied.require(len(applied.inputs) >= 4, f"it has 4 inputs at least, found {len(applied.inputs)}")
-    tensor, values, picks, *more = applied.inputs
-    group, dims, stored = applied.value("group", int), applied.items("dims", str), (values, *more)
-    weight, unit = _read_weight(applied, stored, group, tensor.dtype if _is_float(values) else None)
+    tensor, *stored, picks = applied.inputs
+    group, dims = applied.value("group", int), applied.items("dims", str)
+    weight, unit = _read_weight(applied, tuple(stored), group, tensor.dtype if _is_float(stored[0]) else None)
     fits = weight.rank == 3 and picks.rank == 2 and picks.dtype in INTEGERS and tensor.dtype == weight.dtype
     applied.require(fits and len(dims) == 3, f"of {tensor} and {weight}, picked by {picks}")
     experts, columns, depth = weight.shape
@@ -82,13 +82,12 @@ def quantized_experts(applied: Application) -> OperatorMeaning:
     extents = (*picks.shape, columns, depth, experts)
     applied.require(tensor.shape == tuple(extents[position] for position in rows), f"of {tensor} and {weight}")
     names = unique_names((*picks.dims, *weight.dims[1:], weight.dims[0]))
-    values_axes, *other_axes = _place_operands(stored, group, weight, direct((4, 2, 3)))
     return OperatorMeaning(
         "expert_matmul",
         {"experts": experts, "group": group},
         (TensorForm(dims, extents[:3], tensor.dtype),),
         tuple(_index(*index, unit if n == 3 else 1) for n, index in enumerate(zip(names, extents, strict=True))),
-        (direct(rows), values_axes, direct((0, 1)), *other_axes),
+        (direct(rows), *_place_operands(tuple(stored), group, weight, direct((4, 2, 3))), direct((0, 1))),
         (direct((0, 1, 2)),),
     )
 
@@ -191,9 +190,9 @@ def _read_weight(
     each = (*rows, extent // group) if group else tuple(rows[: scales.rank])
     dims = values.dims[: len(each)]
     fit = (scales.dims, scales.shape) == (dims, each)
-    for other in more:
-        count = min(other.rank, len(rows)) if form.has_factor else len(each)
-        fit = fit and (other.dims, other.shape) == (dims[:count], each[:count])
+    for beside in more:
+        count = min(beside.rank, len(rows)) if form.has_factor else len(each)
+        fit = fit and (beside.dims, beside.shape) == (dims[:count], each[:count])
     applied.require(fit, operands_text)
     unit = group or (packing if packing == 1 or extent % RUN else RUN)
     return TensorForm(values.dims, (*rows, extent), dtype or scales.dtype), unit
