@@ -117,7 +117,7 @@ def _list_facts(document: Document, quantities: Mapping[str, Any]) -> list[tuple
     alone = document["references"]["one_site_ms"]
     if alone is not None and document["predicted_ms"] and document["devices"] > 1:
         gain = alone / document["predicted_ms"]
-        facts.append(("against one site", f"{gain:,.2f}\u00d7", f"of {document['devices']} at best"))
+        facts.append(("against one site", f"{gain:,.2f}\u00d7", f"with {document['devices']} sites"))
     facts += _list_division_facts(document["division"])
     facts.append(("fullest site", format_memory(max(memory)), f"least {format_memory(min(memory))}"))
     facts.append(("moved between sites", format_memory(moved), format_count(quantities["transfers"], "transfer")))
