@@ -301,8 +301,8 @@ def convert_inverse_error(call: Call, self_: Array) -> Array:
 @aten("prelu", "_prelu_kernel")
 def convert_prelu(call: Call, self_: Array, weight: Array) -> Array:
     program = call.program
-    if weight.rank == 1 and self_.rank > 2 and weight.shape[0].value > 1:
-        weight = reshape(program, weight, [weight.shape[0], *[1] * (self_.rank - 2)])
+    if weight.rank == 1 and (self_.rank == 0 or (self_.rank > 2 and weight.shape[0].value > 1)):
+        weight = reshape(program, weight, [weight.shape[0], *[1] * (self_.rank - 2)] if self_.rank else [])
     negative = apply(program, "mul", self_, weight)
     return where(program, apply(program, "gt", self_, 0.0), self_, negative, call.hint)
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import Any
 
 import numpy as np
@@ -193,13 +193,25 @@ def _make_pooling(axes: int) -> tuple[Function, ...]:
 
     @aten(f"adaptive_avg_pool{axes}d", f"_adaptive_avg_pool{axes}d")
     def convert_adaptive_average(call: Call, self_: Array, output_size: Sequence[int | None]) -> Array:
-        result = self_
-        sizes = list(output_size) * axes if len(output_size) == 1 else output_size
-        for axis, size in zip(range(self_.rank - axes, self_.rank), sizes, strict=True):
-            result = _average_parts(call, result, axis, size)
-        return result
+        return _reduce_parts(call, self_, axes, output_size, _average_parts)
 
-    return convert_max, convert_average, convert_adaptive_average
+    @aten(f"adaptive_max_pool{axes}d")
+    def convert_adaptive_max(call: Call, self_: Array, output_size: Sequence[int | None]) -> Any:
+        result = _reduce_parts(call, self_, axes, output_size, _find_largest_of_parts)
+        return result if len(call.types) == 1 else (result, None)
+
+    return convert_max, convert_average, convert_adaptive_average, convert_adaptive_max
+
+
+def _reduce_parts(
+    call: Call, array: Array, axes: int, output_size: Sequence[int | None], reduce_axis: Callable[..., Array]
+) -> Array:
+    """The array with its last axes reduced to so many parts; None keeps an axis as it is."""
+    sizes = list(output_size) * axes if len(output_size) == 1 else output_size
+    for axis, size in zip(range(array.rank - axes, array.rank), sizes, strict=True):
+        if size is not None and array.shape[axis] != make_extent(size):
+            array = reduce_axis(call, array, axis, size)
+    return array
 
 
 def _with_batch(call: Call, array: Array, axes: int, pool: Any) -> Array:
@@ -209,24 +221,35 @@ def _with_batch(call: Call, array: Array, axes: int, pool: Any) -> Array:
     return squeeze(call.program, pool(unsqueeze(call.program, array, [0])), [0], call.hint)
 
 
-def _average_parts(call: Call, array: Array, axis: int, size: int | None) -> Array:
+def _average_parts(call: Call, array: Array, axis: int, size: int) -> Array:
     """The means of `size` parts of an axis, which overlap where it is not divisible, as torch cuts them."""
-    extent = array.shape[axis]
-    if size is None or extent == make_extent(size):
-        return array
     if size == 1:
         return reducing.reduce(call.program, array, "mean", [axis], True, call.hint)
-    if not extent.is_number:
-        raise UnsupportedError("adaptive pooling of a dimension that depends on params")
-    if extent.value % size == 0:
-        width = extent.value // size
-        split: list[Size] = [*array.shape[:axis], size, width, *array.shape[axis + 1 :]]
+    count = _count(array, axis)
+    if count % size == 0:
+        split: list[Size] = [*array.shape[:axis], size, count // size, *array.shape[axis + 1 :]]
         return reducing.reduce(call.program, reshape(call.program, array, split), "mean", [axis + 1], False, call.hint)
-    weights = np.zeros((size, extent.value))
-    for part in range(size):
-        start, stop = part * extent.value // size, -(-(part + 1) * extent.value // size)
+    weights = np.zeros((size, count))
+    for part, (start, stop) in enumerate(_list_parts(count, size)):
         weights[part, start:stop] = 1 / (stop - start)
     return _mix_axis(call, array, axis, weights)
+
+
+def _find_largest_of_parts(call: Call, array: Array, axis: int, size: int) -> Array:
+    """The largest elements of `size` parts of an axis, as torch cuts them."""
+    parts = _list_parts(_count(array, axis), size)
+    width = max(stop - start for start, stop in parts)
+    # A shorter part has its last element several times, which changes no maximum.
+    places = np.array([[min(start + k, stop - 1) for k in range(width)] for start, stop in parts], np.int64)
+    if not np.array_equal(places.ravel(), np.arange(_count(array, axis))):
+        array = take(call.program, array, call.program.constant(places.ravel(), ElementType.I64), axis, call.hint)
+    split: list[Size] = [*array.shape[:axis], size, width, *array.shape[axis + 1 :]]
+    return reducing.reduce(call.program, reshape(call.program, array, split), "max", [axis + 1], False, call.hint)
+
+
+def _list_parts(count: int, size: int) -> list[tuple[int, int]]:
+    """Where torch cuts `count` positions into `size` parts: from a first position to one that is not in the part."""
+    return [(part * count // size, -(-(part + 1) * count // size)) for part in range(size)]
 
 
 def _mix_axis(call: Call, array: Array, axis: int, weights: np.ndarray[Any, Any]) -> Array:
@@ -243,7 +266,7 @@ _POOLING = tuple(function for axes in (1, 2, 3) for function in _make_pooling(ax
 def _count(array: Array, axis: int) -> int:
     extent = array.shape[axis]
     if not extent.is_number:
-        raise UnsupportedError("resizing of a dimension that depends on params", "give the dimension a number")
+        raise UnsupportedError("parts of a dimension that depends on params", "give the dimension a number")
     return extent.value
 
 

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+
 from einc.importers.arrays.elementwise import apply
 from einc.importers.arrays.moving import unsqueeze
 from einc.importers.arrays.products import einsum, matmul, multiply_rows
@@ -53,3 +55,16 @@ def convert_einsum(call: Call, equation: str, tensors: list[Array], path: object
 def convert_outer(call: Call, self_: Array, vec2: Array) -> Array:
     column = unsqueeze(call.program, call.cast(self_), [1])
     return apply(call.program, "mul", column, call.cast(vec2), hint=call.hint)
+
+
+@aten("_trilinear")
+def convert_trilinear(
+    call: Call, i1: Array, i2: Array, i3: Array, expand1: Sequence[int], expand2: Sequence[int],
+    expand3: Sequence[int], sumdim: Sequence[int], unroll_dim: int = 1,
+) -> Array:  # fmt: skip
+    """Products of three arrays, each of which lacks some dimensions, summed over some: what `nn.Bilinear` computes."""
+    letters = "abcdefgh"[: i1.rank + len(expand1)]
+    operands = (expand1, expand2, expand3)
+    terms = ["".join(letter for k, letter in enumerate(letters) if k not in missing) for missing in operands]
+    result = "".join(letter for k, letter in enumerate(letters) if k not in sumdim)
+    return einsum(call.program, f"{','.join(terms)}->{result}", [i1, i2, i3], call.hint)
