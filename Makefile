@@ -183,7 +183,7 @@ test-reference: .venv/reference  ## compare with transformers and torch, live, o
 
 test-torch: .venv/reference  ## modules and operators of PyTorch and tiny models of transformers, exported, imported and compared
 	$(PINNED) expecttest
-	$(PYTEST) -n $(JOBS) tests/importers/live_torch.py tests/importers/live_families.py tests/importers/live_published.py tests/importers/live_architectures.py tests/importers/live_operators.py
+	$(PYTEST) -n $(JOBS) tests/importers/live_torch.py tests/importers/live_families.py tests/importers/live_published.py tests/importers/live_architectures.py tests/importers/live_operators.py tests/importers/live_modules.py
 
 test-vision: .venv/reference  ## models of timm and torchvision with random weights, exported, imported and compared
 	$(PINNED) --no-deps --upgrade --target build/vision torchvision timm
