@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from importlib.util import find_spec
 from typing import TYPE_CHECKING
 
@@ -16,6 +16,7 @@ from einc.generation.decoder_plans import (
     DecoderSource,
     complete_options,
     find_plans,
+    has_gpus,
     list_fewer,
     list_lengths,
 )
@@ -114,8 +115,9 @@ def _load_decoder(
         template = _find_template(folder)
     cache = open_cache(chosen.plans)
     places = _choose_places(chosen.context, cache.find_longest(source))
-    sizes = _choose_sizes(chosen, places)
-    plans = find_plans(source, _complete(chosen), cache, sizes, phase)
+    options = _complete(chosen)
+    sizes = replace(_choose_sizes(chosen, places), draws=has_gpus(options))
+    plans = find_plans(source, options, cache, sizes, phase)
     step, *further = _load(chosen, plans.every, plans.join_weights(chosen.folder), phase)
     slots = DecoderSlots(step, further)
     engine = Engine(SequenceBatch(slots, tokenizer, end_tokens), chosen.queue)

@@ -22,6 +22,7 @@ from einc.generation.decoder_plans import (
     choose_places,
     complete_options,
     find_plans,
+    has_gpus,
 )
 from einc.generation.plan_cache import KeptPlan, PlanCache, find_cache_folder
 from einc.options import CompileOptions
@@ -114,7 +115,8 @@ def _generate(chosen: GenerateArguments, world: World | None, bundles: list[Bund
         rows = _read_prompts(chosen, folder, tokenizer)
     clock.mark("read_ms")
     with show_phases() as phase:
-        plans = _find_plans(source, chosen, [len(row) for row in rows], 1 if world is None else world.links.size, phase)
+        ranks = 1 if world is None else world.links.size
+        plans = _find_plans(source, chosen, [len(row) for row in rows], sampling, ranks, phase)
         bundles += (plan.bundle for plan in plans.every)
         clock.mark("plan_ms")
         phase("loading the weights")
@@ -234,6 +236,7 @@ def _find_plans(
     source: DecoderSource,
     chosen: GenerateArguments,
     prompts: Sequence[int],
+    sampling: Sampling,
     ranks: int,
     phase: Callable[[str], None],
 ) -> DecoderPlans:
@@ -244,8 +247,10 @@ def _find_plans(
     options = CompileOptions(
         machine=chosen.machine, devices=chosen.sites, dtype=chosen.dtype, price_pins=chosen.price_pins
     )
-    sizes = DecoderSizes(batch, places, choose_lengths(prompts, places))
-    plans = find_plans(source, complete_options(options, ranks), cache, sizes, phase)
+    options = complete_options(options, ranks)
+    draws = sampling.temperature > 0 and has_gpus(options)
+    sizes = DecoderSizes(batch, places, choose_lengths(prompts, places), draws=draws)
+    plans = find_plans(source, options, cache, sizes, phase)
     note_compiled(plans.every)
     for piece in plans.further if chosen.price_pins else ():
         _note_price(piece.bundle)

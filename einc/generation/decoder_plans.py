@@ -21,7 +21,7 @@ from einc.logical.pins import MAX_PINS, Pin
 from einc.ops.step_forms import CacheBlocks
 from einc.options import CompileOptions
 from einc.target import select_target
-from einc_runtime.generation.slots import LIKELY_LOGIT, LIKELY_TOKEN
+from einc_runtime.generation.decode_plan import DRAW_KEYS, DRAW_SETTINGS, DRAWN_TOKEN, LIKELY_LOGIT, LIKELY_TOKEN
 from einc_runtime.plan.schema import HOST, Bundle
 from einc_runtime.plan.states import STATE
 
@@ -47,6 +47,13 @@ _LIKELY_END = f"""
 output {LIKELY_TOKEN}, {LIKELY_LOGIT}
 """
 """The end of a text whose logits stay where they are, if the most likely token is all that is asked for."""
+_DRAWN_END = f"""
+input {DRAW_SETTINGS} : f32[{SEQUENCE_DIMENSION}, 4]
+input {DRAW_KEYS} : i32[{SEQUENCE_DIMENSION}, 2]
+{DRAWN_TOKEN}, {LIKELY_TOKEN}, {LIKELY_LOGIT} = draw_token(logits, {DRAW_SETTINGS}, {DRAW_KEYS})
+output {DRAWN_TOKEN}, {LIKELY_TOKEN}, {LIKELY_LOGIT}
+"""
+"""The end of one that draws tokens there, too."""
 
 MAX_SEQUENCES = 8
 """Sequences at once where nothing else is asked for."""
@@ -81,14 +88,15 @@ class DecoderSource:
 @dataclass(frozen=True, slots=True)
 class DecoderSizes:
     """So many sequences, the places of each, and the lengths of the pieces of prompts; smaller numbers of sequences of
-    which steps have plans of their own; and the tokens of all sequences together, as many as they can have unless it is
-    said."""
+    which steps have plans of their own; the tokens of all sequences together, as many as they can have unless it is
+    said; and whether steps draw tokens where the logits are, which pays on GPUs."""
 
     sequences: int
     places: int
     lengths: Sequence[int]
     fewer: Sequence[int] = ()
     tokens: int | None = None
+    draws: bool = False
 
     @property
     def blocks(self) -> CacheBlocks:
@@ -159,6 +167,11 @@ def complete_options(options: CompileOptions, ranks: int = 1) -> CompileOptions:
     return options
 
 
+def has_gpus(options: CompileOptions) -> bool:
+    """Whether plans are for GPUs, which draw tokens where the logits are: on CPUs it takes longer than `draw`."""
+    return all(site.gpu is not None for site in select_target(options).machine.sites)
+
+
 def find_plans(
     source: DecoderSource,
     options: CompileOptions,
@@ -175,9 +188,8 @@ def find_plans(
 
     def find(tokens: int, sequences: int, chosen: CompileOptions) -> KeptPlan:
         phase(f"planning {tokens} tokens of each of {sequences}")
-        return cache.get(
-            model.text + _LIKELY_END, f"decode-{tokens}", request_step(chosen, tokens, sequences, blocks), phase
-        )
+        text = model.text + (_DRAWN_END if sizes.draws and tokens == 1 else _LIKELY_END)
+        return cache.get(text, f"decode-{tokens}", request_step(chosen, tokens, sequences, blocks), phase)
 
     step = find(1, sizes.sequences, options)
     pinned_options = replace(options, pins=make_pins(step.bundle))

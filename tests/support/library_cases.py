@@ -158,6 +158,46 @@ def _gates(count: int) -> str:
     )
 
 
+SETTINGS = np.array(
+    [[1, 1, -np.inf, 0], [2, 0.5, -np.inf, 0], [0.5, 0.9, -2, 40], [1, 1, -np.inf, 1], [0.001, 0.99, -np.inf, 0]]
+)
+"""1 / temperature, top-p, the logarithm of min-p, and top-k. The last row draws none: the list of 64 is too short."""
+
+
+def draw_words(rng: np.random.Generator) -> Array:
+    """Integers of 32 bits, for all elements of a shape that a case has."""
+    return rng.integers(-(2**31), 2**31, (5, 2))
+
+
+def mixed(words: Array) -> Array:
+    """lowbias32 of hash-prospector, word by word."""
+    results = []
+    for word in words.ravel().tolist():
+        x = word % 2**32
+        x = (x ^ x >> 16) * 0x7FEB352D % 2**32
+        x = (x ^ x >> 15) * 0x846CA68B % 2**32
+        x ^= x >> 16
+        results.append(x - 2**32 * (x >= 2**31))
+    return np.array(results).reshape(words.shape)
+
+
+def drawn(x: Array, settings: Array, keys: Array) -> Array:
+    """Tokens by the definition: probabilities are sorted and cut, and the largest sum with noise is taken."""
+    tokens = []
+    for row, (factor, top_p, least, top_k), (first, second) in zip(x, settings, keys, strict=True):
+        high = mixed(np.array([int(first) + token * 0x9E3779B9 for token in range(len(row))]))
+        low = mixed(high ^ int(second))
+        share = (high % 2**32 >> 9) / 2**23 + (low % 2**32 >> 9) / 2**46
+        score = (row - row.max()) * factor
+        order = np.argsort(-score, kind="stable")[: int(top_k) or None]
+        sums = np.cumsum(np.exp(score[order]))
+        kept = order[: int(np.searchsorted(sums, top_p * sums[-1])) + 1] if top_p < 1 else order
+        kept = kept[score[kept] >= least]
+        token = kept[np.argmax(score[kept] - np.log(-np.log1p(-share[kept])))]
+        tokens.append(-1 if not top_k and top_p < 1 and len(kept) > 64 else token)
+    return np.array(tokens)
+
+
 _IDS = {"ids": lambda rng: rng.integers(0, 9, 5)}
 _FEW = {"ids": lambda rng: np.array([3, 0, 3, 8, 12])}
 _WEIGHT = "w : T[rows, columns]; g : T[rows, columns]"
@@ -248,6 +288,10 @@ CASES: dict[str, LibraryCase] = {
         f"{IMAGE}; m : T[channels]; v : T[channels]; g : T[channels]; b : T[channels]",
         "batchnorm(x, m, abs(v), g, b) + x",
         lambda x, m, v, g, b: x + (x - column(m)) / np.sqrt(column(abs(v)) + 1e-5) * column(g) + column(b)),
+    "mix_bits": LibraryCase("k : i32[tokens, batch]", "mix_bits(k)", mixed, {"k": draw_words}),
+    "largest64": LibraryCase("x : T[batch, 1100]", "largest64(x)", lambda x: -np.sort(-x)[:, :64]),
+    "draw_token": LibraryCase("x : T[tokens, 70]; s : f32[tokens, 4]; k : i32[tokens, 2]", "draw_token(x, s, k)", drawn,
+        {"s": lambda rng: SETTINGS, "k": draw_words}, "y, likely, most"),
 }  # fmt: skip
 
 

@@ -89,6 +89,14 @@ def repair():
         at, value, _as_mask(mask), *options
     )
 
+    if not hasattr(builder, "own_splat"):  # which widens comparisons of single floats to a tile of floats
+        builder.own_splat = builder.create_splat
+    builder.create_splat = lambda self, result, single: (
+        interpreter.TensorHandle(np.full(result.shape, single.data, np.bool_), single.dtype.scalar)
+        if single.data.dtype == np.bool_
+        else self.own_splat(result, single)
+    )
+
     from triton.language.extra import libdevice
 
     for name, function in LIBRARY.items():

@@ -9,8 +9,8 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from einc_runtime.errors import ArrayFault, PlanFault
+from einc_runtime.generation.decode_plan import count_tokens
 from einc_runtime.generation.engine import Progress
-from einc_runtime.generation.slots import count_tokens
 
 if TYPE_CHECKING:
     from einc_runtime.dtypes import Array

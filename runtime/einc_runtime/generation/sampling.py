@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from einc_runtime.errors import KernelFault, UsageFault
+from einc_runtime.generation.draws import LISTED_TOKENS, DrawSettings, Keys, draw, find_keys
 
 if TYPE_CHECKING:
     from einc_runtime.dtypes import Array
@@ -65,7 +66,8 @@ class TokenSampler:
 
     def __init__(self, sampling: Sampling, number: int, prompt: Sequence[int] = ()) -> None:
         self._sampling = sampling
-        self._random = np.random.default_rng([sampling.seed, number])
+        self._base = int(np.random.SeedSequence([sampling.seed, number]).generate_state(1, np.uint64)[0])
+        self._chosen = 0
         self._read = np.unique(np.asarray(prompt, np.int64)) if sampling.repetition_penalty != 1 else None
         self._counts: Counter[int] = Counter()
         self._changes = bool(
@@ -76,14 +78,19 @@ class TokenSampler:
         )
         self.takes_likely = sampling.temperature == 0 and not self._changes
         """Whether the most likely token is taken, whatever the tokens before it are."""
+        self.settings = DrawSettings.of(sampling.temperature, sampling.top_p, sampling.min_p, sampling.top_k)
+        self.draws_listed = not self._changes and sampling.top_k <= LISTED_TOKENS
+        """Whether its tokens follow from the logits, the settings and keys, and a list of likely tokens."""
+
+    def find_keys(self) -> Keys:
+        """Those of the random numbers of the next token."""
+        return find_keys(self._base, self._chosen)
 
     def take(self, token: int, logit: float) -> int:
-        """The most likely token, if its logit shows that there is one. Raises KernelFault for NaNs."""
+        """A token that a plan found, if the largest logit shows that there is one. Raises KernelFault for NaNs."""
         if not math.isfinite(logit):
             raise KernelFault("the logits are not finite", hint="16-bit floats may be too narrow: --dtype f32")
-        if self._changes:
-            self._counts[token] += 1
-        return token
+        return self._note(token)
 
     def choose(self, logits: Array, excluded: Collection[int] = (), allowed: Array | None = None) -> int:
         """A token, given the logits [vocab] after the tokens before it. It is none of those `excluded`, and one that
@@ -99,7 +106,10 @@ class TokenSampler:
             changed[list(excluded)] = -np.inf
             if allowed is not None:
                 changed[~allowed] = -np.inf
-        token = self._draw(changed)
+        return self._note(self._draw(changed))
+
+    def _note(self, token: int) -> int:
+        self._chosen += 1
         if self._changes:
             self._counts[token] += 1
         return token
@@ -123,18 +133,6 @@ class TokenSampler:
         return changed
 
     def _draw(self, logits: Array) -> int:
-        best = int(np.argmax(logits))
-        if not math.isfinite(float(logits[best])):
+        if not math.isfinite(float(logits.max())):
             raise KernelFault("no token is left to choose from")
-        how = self._sampling
-        if how.temperature == 0:
-            return best
-        weights = np.exp((logits.astype(np.float64) - float(logits[best])) / how.temperature)
-        order = np.argsort(-weights, kind="stable")
-        order = order[: how.top_k] if how.top_k else order
-        sums = np.cumsum(weights[order])
-        count = int(np.searchsorted(sums, how.top_p * sums[-1])) + 1
-        if how.min_p:
-            count = min(count, int(np.count_nonzero(weights[order] >= how.min_p)))
-        drawn = self._random.random() * sums[min(count, len(sums)) - 1]
-        return int(order[min(int(np.searchsorted(sums, drawn, side="right")), len(sums) - 1)])
+        return draw(logits, self.settings, self.find_keys())

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Collection, Iterable, Sequence
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Protocol
+from typing import TYPE_CHECKING, Any, Protocol
 
 import numpy as np
 
@@ -92,11 +92,10 @@ class _Sequence:
     cached: int = 0
 
     @property
-    def takes_likely(self) -> bool:
-        """Whether nothing of the logits is of interest but the most likely token."""
+    def needs_logits(self) -> bool:
+        """Whether more of the logits is of interest than the next token."""
         request = self.request
-        tells = request.logprobs is not None or request.grammar is not None
-        return self.sampler.takes_likely and not tells and self.count >= request.min_tokens
+        return request.logprobs is not None or request.grammar is not None or self.count < request.min_tokens
 
 
 class SequenceBatch:
@@ -187,16 +186,23 @@ class SequenceBatch:
 
     def step(self) -> list[Progress[NewToken]]:
         """Takes one token of every sequence whose prompt is read, in the order of slots."""
-        last = {slot: [sequence.last] for slot, sequence in sorted(self._running.items()) if not sequence.unread}
-        if not last:
+        ready = {slot: sequence for slot, sequence in sorted(self._running.items()) if not sequence.unread}
+        if not ready:
             return []
-        if all(self._running[slot].takes_likely for slot in last):
+        last = {slot: [sequence.last] for slot, sequence in ready.items()}
+        if any(sequence.needs_logits for sequence in ready.values()):
+            return self._choose(self._slots.append(last).items())
+        samplers = {slot: sequence.sampler for slot, sequence in ready.items()}
+        if all(sampler.takes_likely for sampler in samplers.values()):
             return self._choose(self._slots.append_likely(last).items())
+        if self._slots.draws and all(sampler.draws_listed for sampler in samplers.values()):
+            draws = {slot: (sampler.settings, sampler.find_keys()) for slot, sampler in samplers.items()}
+            return self._choose(self._slots.append_drawn(last, draws).items())
         return self._choose(self._slots.append(last).items())
 
-    def _choose(self, rows: Iterable[tuple[int, Array | tuple[int, float]]]) -> list[Progress[NewToken]]:
-        """The next token of each slot, from its logits, or from the most likely token and its logit. A sequence without
-        one ends, and no other."""
+    def _choose(self, rows: Iterable[tuple[int, Array | tuple[Any, ...]]]) -> list[Progress[NewToken]]:
+        """The next token of each slot, from its logits, or as a plan has found it, with the largest logit. A sequence
+        without one ends, and no other."""
         progress: list[Progress[NewToken]] = []
         for slot, logits in rows:
             sequence = self._running[slot]
@@ -210,7 +216,7 @@ class SequenceBatch:
                 self.end(slot)
         return progress
 
-    def _extend(self, sequence: _Sequence, logits: Array | tuple[int, float]) -> NewToken:
+    def _extend(self, sequence: _Sequence, logits: Array | tuple[Any, ...]) -> NewToken:
         request = sequence.request
         grammar = request.grammar
         if isinstance(logits, tuple):

@@ -5,27 +5,28 @@ from __future__ import annotations
 import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
-from functools import cached_property
 from time import perf_counter
+from types import MappingProxyType
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
 from einc_runtime.errors import ArrayFault, PlanFault
 from einc_runtime.generation.blocks import SPARE, BlockPool, name_blocks
-from einc_runtime.plan.index_programs import read_index_program
-from einc_runtime.text import quote_names
-
-LIKELY_TOKEN, LIKELY_LOGIT = "likely_token", "likely_logit"
-"""The outputs of plans that find the most likely token of each row of logits, with its logit."""
-_INPUTS = frozenset(("ids", "positions", "cache_places", "cache_blocks", "last"))
-_DIVIDED_RANK = 4
-"""The dimensions of a cache whose blocks are gathered: before, blocks, tokens of each, behind."""
+from einc_runtime.generation.decode_plan import (
+    DRAW_KEYS,
+    DRAW_SETTINGS,
+    DRAWN_TOKEN,
+    LIKELY_LOGIT,
+    LIKELY_TOKEN,
+    DecodePlan,
+    count_tokens,
+)
 
 if TYPE_CHECKING:
     from einc_runtime.dtypes import Array
     from einc_runtime.execution.session import Session
-    from einc_runtime.plan.schema import Bundle, Operation
+    from einc_runtime.generation.draws import DrawSettings, Keys
 
 
 @dataclass(slots=True)
@@ -40,64 +41,6 @@ class GenerationTimes:
     decode_ms: float = 0.0
     decode_tokens: int = 0
     decode_runs: int = 0
-
-
-@dataclass(frozen=True)
-class DecodePlan:
-    """A session that takes `length` new tokens for each of `slots` sequences, which may have `places` tokens each.
-
-    Their caches lie in `blocks` blocks of `block_size` tokens.
-    """
-
-    session: Session
-    slots: int
-    length: int
-    places: int
-    blocks: int
-    block_size: int
-    inputs: tuple[str, ...]
-    finds_likely: bool
-    """Whether it finds the most likely tokens."""
-
-    @cached_property
-    def table(self) -> _BlockTable:
-        """The blocks of the sequences of the last run."""
-        return _BlockTable(self.slots, self.places // self.block_size)
-
-    @cached_property
-    def last(self) -> Array:
-        """The last of the tokens of each sequence [slots], among all."""
-        return np.arange(self.length - 1, self.slots * self.length, self.length)
-
-    @staticmethod
-    def of(session: Session) -> DecodePlan:
-        """Reads the sizes from the plan; raises PlanFault if it is not that of a decode step."""
-        bundle = session.bundle
-        shapes = {tensor.name: tensor.shape for tensor in bundle.tensors}
-        operation = next((candidate for candidate in bundle.operations if candidate.family == "append"), None)
-        inputs = tuple(tensor.name for tensor in session.inputs)
-        if (
-            not {"ids", "cache_places", "cache_blocks", "logits"} <= shapes.keys()
-            or operation is None
-            or not {*inputs} <= _INPUTS
-        ):
-            raise PlanFault(
-                f"{bundle.model} is no decode step over blocks: it has the inputs {quote_names(inputs)}, where ids, "
-                "cache_places and cache_blocks have to be, positions and last may be, and logits are what it returns",
-                hint="einc compile MODEL.ein --step tokens=1x8,blocks=65x128 makes the plan of one",
-            )
-        slots, each = shapes["cache_blocks"]
-        if shapes["ids"][0] % slots or shapes["logits"][0] not in (slots, shapes["ids"][0]):
-            raise PlanFault(f"{bundle.model} has {shapes['ids'][0]} ids and {shapes['logits'][0]} logits of {slots}")
-        size = _find_block_size(bundle)
-        count = shapes[bundle.tensors[operation.inputs[0]].name][1] // size
-        finds_likely = {LIKELY_TOKEN, LIKELY_LOGIT} <= {tensor.name for tensor in session.outputs}
-        return DecodePlan(session, slots, shapes["ids"][0] // slots, each * size, count, size, inputs, finds_likely)
-
-    @property
-    def memory(self) -> tuple[int, int, int]:
-        """The sizes of caches, in which plans agree that work on the same ones."""
-        return self.places, self.blocks, self.block_size
 
 
 @dataclass(slots=True)
@@ -152,6 +95,7 @@ class DecoderSlots:
         self._last: Session = step  # whose states are those of all sequences
         self._slots = [_HeldSequence() for _ in range(largest.slots)]
         self._pool = BlockPool(largest.blocks, largest.block_size)
+        self._tables = {plan.session: _BlockTable(plan.slots, plan.places // plan.block_size) for plan in plans}
         self._named: tuple[Sequence[int], str, list[bytes]] | None = None
         self.times = GenerationTimes()
 
@@ -220,7 +164,28 @@ class DecoderSlots:
             return {slot: (token, float(logits[token])) for slot, (token, logits) in best.items()}
         return self._append(rows, (LIKELY_TOKEN, LIKELY_LOGIT))
 
-    def _append(self, rows: Mapping[int, Sequence[int]], outputs: Sequence[str]) -> dict[int, tuple[Any, ...]]:
+    @property
+    def draws(self) -> bool:
+        """Whether plans draw tokens where the logits are."""
+        return all(plan.draws for plan in self._steps)
+
+    def append_drawn(
+        self, rows: Mapping[int, Sequence[int]], draws: Mapping[int, tuple[DrawSettings, Keys]]
+    ) -> dict[int, tuple[Any, ...] | Array]:
+        """The same for one token each, but draws the next one as `draws` says, and returns it with the largest logit.
+        Where the list of likely tokens is too short for that, the step runs again, for the logits."""
+        drawn = self._append(rows, (DRAWN_TOKEN, LIKELY_LOGIT), draws)
+        again = {slot: rows[slot] for slot, (token, _) in drawn.items() if token < 0}
+        for slot in again:
+            self._slots[slot].length -= 1
+        return drawn | (self.append(again) if again else {})
+
+    def _append(
+        self,
+        rows: Mapping[int, Sequence[int]],
+        outputs: Sequence[str],
+        draws: Mapping[int, tuple[DrawSettings, Keys]] = MappingProxyType({}),
+    ) -> dict[int, tuple[Any, ...]]:
         for slot, tokens in rows.items():
             if not tokens or not self._make_room(slot, len(tokens)):
                 raise ArrayFault(f"sequence {slot} cannot get {len(tokens)} tokens after {self._slots[slot].length}")
@@ -230,7 +195,7 @@ class DecoderSlots:
         runs = 0
         while unread:
             plan, sizes = self._choose({slot: len(tokens) for slot, tokens in unread.items()})
-            last = self._run(plan, {slot: unread[slot][:size] for slot, size in sizes.items()}, outputs)
+            last = self._run(plan, {slot: unread[slot][:size] for slot, size in sizes.items()}, outputs, draws)
             results |= {slot: last[slot] for slot, size in sizes.items() if size == len(unread[slot])}
             unread = {slot: left for slot, tokens in unread.items() if (left := tokens[sizes.get(slot, 0) :])}
             runs += 1
@@ -280,7 +245,11 @@ class DecoderSlots:
         return next((plan.length for plan in self._pieces if plan.length >= count), self._pieces[-1].length)
 
     def _run(
-        self, plan: DecodePlan, rows: Mapping[int, Sequence[int]], outputs: Sequence[str]
+        self,
+        plan: DecodePlan,
+        rows: Mapping[int, Sequence[int]],
+        outputs: Sequence[str],
+        draws: Mapping[int, tuple[DrawSettings, Keys]],
     ) -> dict[int, tuple[Any, ...]]:
         """Runs a plan once. Returns of each output what it says of the last token of every slot.
 
@@ -302,10 +271,15 @@ class DecoderSlots:
                 at = sequence.length + nth
                 arrays[:, row] = np.asarray(tokens)[nth], at, np.asarray(sequence.blocks)[at // size] * size + at % size
         ids, positions, places = arrays.reshape(3, -1)
-        inputs = {
+        inputs: dict[str, Array] = {
             "ids": ids, "positions": positions, "cache_places": places, "last": plan.last,
-            "cache_blocks": plan.table.write(held),
+            "cache_blocks": self._tables[plan.session].write(held),
         }  # fmt: skip
+        if DRAW_KEYS in plan.inputs:
+            settings, keys = np.zeros((plan.slots, 4), np.float32), np.zeros((plan.slots, 2), np.int32)
+            for row, slot in enumerate(rows if draws else ()):
+                settings[row], keys[row] = draws[slot]
+            inputs |= {DRAW_SETTINGS: settings, DRAW_KEYS: keys}
         self._bring_states(plan.session)
         results = plan.session.run({name: inputs[name] for name in plan.inputs}, outputs)
         for sequence, tokens in zip(held, rows.values(), strict=True):
@@ -336,32 +310,3 @@ class DecoderSlots:
         else:
             times.prefill_ms, times.prefill_tokens = times.prefill_ms + milliseconds, times.prefill_tokens + tokens
             times.prefill_runs += runs
-
-
-def _find_block_size(bundle: Bundle) -> int:
-    """The tokens of a block, from an operation that reads the table of blocks."""
-    table = next(number for number, tensor in enumerate(bundle.tensors) if tensor.name == "cache_blocks")
-    for operation in bundle.operations:
-        if table in operation.inputs and operation.family == "attention":
-            lengths = operation.attributes["k_lens"]
-            assert isinstance(lengths, list)
-            return int(lengths[0]) // bundle.tensors[table].shape[1]
-        if table in operation.inputs and len(bundle.tensors[operation.inputs[0]].shape) == _DIVIDED_RANK:
-            return bundle.tensors[operation.inputs[0]].shape[2]
-    raise PlanFault(f"{bundle.model} has a table of blocks that no operation reads")
-
-
-def count_tokens(bundle: Bundle) -> int:
-    """How many tokens a model knows that looks up `ids` in tables."""
-    counts = (_count_rows(bundle, operation) for operation in bundle.operations if operation.family == "index")
-    return min((count for count in counts if count), default=0)
-
-
-def _count_rows(bundle: Bundle, operation: Operation) -> int:
-    """The rows of the table in which an index program looks up `ids`; 0 if it does not."""
-    inputs = [bundle.tensors[number] for number in operation.inputs]
-    shapes = tuple(tuple(tensor.shape) for tensor in inputs)
-    lookup = read_index_program(lambda name, _: operation.attributes[name], shapes).lookup
-    if lookup is None or inputs[lookup.ids].name != "ids":
-        return 0
-    return inputs[lookup.table].shape[lookup.dim]
