@@ -37,22 +37,27 @@ def training_options(function: F) -> F:
         help="With --optimizer: add up gradients over several runs (einc train --accumulate N).",
     )(function)
     function = click.option(
-        "--precision",
-        type=click.Choice(("bf16", "f16")),
-        help="With --optimizer: products of this type, and weights of f32; with f16, the loss is scaled.",
-    )(function)
-    function = click.option(
         "--clip",
         type=click.FloatRange(min=0, min_open=True),
         help="With --optimizer: the largest norm of all gradients.",
     )(function)
     function = click.option(
+        "--gradients", type=NameList(), help="With --train: of which inputs and weights.  [default: all weights]"
+    )(function)
+    return training_step_options(function)
+
+
+def training_step_options(function: F) -> F:
+    """Adds `--train`, and what a training step is made of."""
+    function = click.option(
+        "--precision",
+        type=click.Choice(("bf16", "f16")),
+        help="With --optimizer: products of this type, and weights of f32; with f16, the loss is scaled.",
+    )(function)
+    function = click.option(
         "--optimizer",
         type=click.Choice(("sgd", "adamw", "lion")),
         help="With --train: plan a training step, with outputs NAME.next for weights and what the optimizer keeps.",
-    )(function)
-    function = click.option(
-        "--gradients", type=NameList(), help="With --train: of which inputs and weights.  [default: all weights]"
     )(function)
     text = "Add the gradients of the output LOSS, one float: an output NAME.gradient for each weight."
     return click.option("--train", metavar="LOSS", help=text)(function)

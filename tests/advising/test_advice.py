@@ -337,6 +337,22 @@ def test_weights_as_quantize_would_store_them(bits: tuple[str, ...], einc: Run, 
     assert "its weights are quantized already" in einc("advise", stored, *bits, *question)
 
 
+@pytest.mark.usefixtures("less_effort")
+def test_training_steps(einc: Run, tmp_path: Path) -> None:
+    (tmp_path / "rows.ein").write_text(
+        ROWS.replace("output y = ", "y = ") + 'output loss = mean(mean(y, "n"), "rows")\n'
+    )
+    step = (tmp_path / "rows.ein", "--train", "loss", "--optimizer", "sgd")
+    step += ("-m", "dgx-h100:2", "--json")
+    document = json.loads(einc("advise", *step, "--users-param", "batch", "--users", "4"))
+    (option,) = document["options"]
+    compiled = json.loads(
+        einc("compile", *step, "-m", "dgx-h100:2", "-D", "batch=4", "--json", "-o", tmp_path / "p.bin")
+    )
+    assert option["latency_ms"] == compiled["predicted_ms"]
+    assert (document["unit"], option["rate"]) == ("samples", pytest.approx(4e3 / option["latency_ms"]))
+
+
 def test_options_that_are_not_possible_say_why(einc: Run, tmp_path: Path) -> None:
     text = tmp_path / "rows.ein"
     text.write_text(ROWS.replace("n = 64", "n = 262144"))  # the weight alone has 256 GiB

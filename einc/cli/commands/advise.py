@@ -13,6 +13,7 @@ from einc.cli.files import read_model_text
 from einc.cli.model_folders import CONFIGURATION, PublishedModel, find_model_folder, read_published_model
 from einc.cli.options import Definition, Duration, Seconds, TokenCount, complete_machines
 from einc.cli.stored_weights import BIT_FORMS, bits_option, round_inputs_option
+from einc.cli.training_options import training_step_options
 from einc.errors import UsageError
 from einc.options import CompileOptions
 from einc_runtime.cli import output
@@ -79,6 +80,9 @@ class AdviseArguments:
     dtype: str | None
     bits: str | None
     round_inputs: bool
+    train: str | None
+    optimizer: str | None
+    precision: str | None
     prices: tuple[tuple[str, float], ...]
     ignored: tuple[str, ...]
 
@@ -118,6 +122,7 @@ class AdviseArguments:
 @click.option("--dtype", metavar="DTYPE", help="Replace the floating dtypes of the model: f16, bf16, f32 or f64.")
 @bits_option(None, "Plan as if `einc quantize --bits` had stored the weights of a published model: f8, 8, 4, ...")
 @round_inputs_option
+@training_step_options
 @click.option(
     "--price",
     "prices",
@@ -194,7 +199,7 @@ def advise_command(
             chosen,
             Limits(latency_ms, first_ms, price_at_most, rate_at_least),
             FiguresCache(find_figures_folder()),
-            divide=not undivided,
+            divide=not undivided and question.train is None,  # replicas of a training step are not independent
             time_limit=time_limit,
             phase=phase,
         )
@@ -219,7 +224,14 @@ def _read_offers(question: AdviseArguments) -> list[Offer]:
         raise UsageError(f"{len(question.machines)} machines were given; at most {MAX_OFFERS} are compared")
     offers, used = [], set()
     for text in question.machines or ("",):
-        options = CompileOptions(machine=text or None, dtype=question.dtype, preset=question.preset)
+        options = CompileOptions(
+            machine=text or None,
+            dtype=question.dtype,
+            preset=question.preset,
+            train=question.train,
+            optimizer=question.optimizer,
+            precision=question.precision,
+        )
         target = select_target(options)
         names = [
             split_sites(options.machine or "")[0],
@@ -249,7 +261,10 @@ def _read_workload(question: AdviseArguments) -> Workload:
     is_text = question.model == STDIN or folder.endswith(".ein") or (os.path.isfile(folder) and not is_configuration)
     if not is_text or folder.endswith(".gguf"):
         folder = (os.path.dirname(folder) or os.curdir) if is_configuration else folder
-        of_texts = ("-D", question.definitions), ("--preset", question.preset), ("--users-param", question.users_param)
+        of_texts = (
+            ("-D", question.definitions), ("--preset", question.preset), ("--users-param", question.users_param),
+            ("--train", question.train),
+        )  # fmt: skip
         for option, value in of_texts:
             if value:
                 raise UsageError(f"{option} is for model texts, and {question.model} is a published model")
@@ -268,7 +283,8 @@ def _read_workload(question: AdviseArguments) -> Workload:
         )
     name = os.path.basename(question.model).removesuffix(".ein")
     users = question.users or (1,)
-    return TextWorkload(name, read_model_text(question.model), users, question.users_param, question.definitions)
+    unit = "runs" if question.train is None else "steps" if question.users_param is None else "samples"
+    return TextWorkload(name, read_model_text(question.model), users, question.users_param, question.definitions, unit)
 
 
 def _quantize(question: AdviseArguments, model: PublishedModel) -> bytes:
