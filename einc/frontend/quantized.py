@@ -25,6 +25,7 @@ _STORED_NAMES = {
     "gptq_v2": ("gptq_v2:{}.qweight", "gptq_v2:{}.scales", "gptq_v2:{}.qzeros"),
     "awq": ("awq:{}.qweight", "awq:{}.scales", "awq:{}.qzeros"),
     "blocks": ("{}", "blocks:{}_scale", ""),
+    "packed": ("packed:{}_blocks", "{}_scales", ""),
 }
 """For each layout of files, the stored names of values, scales and zero points."""
 _INTEGER_LAYOUTS = ("plain", "gptq", "gptq_v2", "awq")
@@ -77,7 +78,8 @@ def _evaluate_storage(context: LoweringContext, storage: ast.Name | ast.CallExpr
     size = group if isinstance(group, int) else stored.group
     channel_dims = channels if isinstance(channels, int) and channels != -1 else None
     form = QuantizedForm(stored, size, options.get("zeros") is True, channel_dims)
-    layouts = ["plain"] if stored.group else ["plain", "blocks"] if stored.is_float else list(_INTEGER_LAYOUTS)
+    of_floats = ["plain", *["packed"] * (word.text == "mxfp4")] if stored.group else ["plain", "blocks"]
+    layouts = of_floats if stored.is_float else list(_INTEGER_LAYOUTS)
     if layout not in layouts or (layout == "blocks" and size != NARROW_BLOCK):
         hint = f"there are {', '.join(layouts)}; blocks have group={NARROW_BLOCK}"
         raise fail(f"values of {word.text} are not in the layout '{layout}'", storage.span, hint)

@@ -316,8 +316,10 @@ def _find_slots_of_experts(program: ArrayProgram, array: Array, rows: Array, pic
 def _are_experts(program: ArrayProgram, taken: tuple[Any, ...], rank: int) -> bool:
     """Whether matrices of a weight were taken by picks of this rank that are data."""
     matrices, picks, axis = taken[:3]
+    turned = program.find_origin(matrices, "transpose")
+    weight = matrices if turned is None else turned[0]
     return bool(
-        axis == 0 and matrices.rank == 3 and picks.rank == rank and picks.known is None and program.is_weight(matrices)
+        axis == 0 and matrices.rank == 3 and picks.rank == rank and picks.known is None and program.is_weight(weight)
     )
 
 

@@ -23,7 +23,7 @@ _GROUPED_FORMATS = {
 _INTEGERS = {8: STORED_FORMS["i8"], 4: STORED_FORMS["i4"]}
 _KEPT_FLOATS = "weights stay floats of 8 or 4 bits, and what is multiplied with them is not rounded"
 _WIDENED_FLOATS = "floats of 8 bits are widened when they are read: blocks of 128 columns are no parts of all rows"
-_WEIGHT = ".weight"
+WEIGHT = ".weight"
 _HARMLESS_QUANTIZATION = (
     "backend", "batch_size", "block_name_to_quantize", "cache_block_outputs", "damp_percent", "dataset", "do_fuse",
     "exllama_config", "fuse_max_seq_len", "global_compression_ratio", "hub_config", "lm_head",
@@ -54,16 +54,17 @@ class Quantization:
         """What the names of a weight's parts in files end with, in place of `.weight`."""
         if self.layout == "blocks":
             return (".weight_scale_inv",)
+        if self.layout == "packed":
+            return ("_blocks", "_scales")
         if self.layout != "plain":
             return (".qweight", ".scales", ".qzeros")
         more = [".weight_zero_point"] * self.zeros + [".weight_global_scale"] * self.form.has_factor
         return (".weight_scale", *more)
 
-    def format_storage(self, weight: StoredWeight) -> str:
-        """What stands behind `as`. Rows of heads have several dimensions, and one scale where there are no groups. Of
+    def format_storage(self, channels: int = 0, *, is_stack: bool = False) -> str:
+        """What stands behind `as`; `channels` is for weights without groups whose rows have several dimensions. Of
         stacked tensors, each has its scale where a tensor has one, or its factor; products with them round nothing."""
-        is_stack = weight.count > 1
-        options = ["channels=1"] * (weight.dims.startswith("d_model, heads") and not self.group)
+        options = [f"channels={channels}"] * (channels > 0 and not self.group)
         options = [f"group={self.group}"] if self.group and not self.form.group else options
         options = ["channels=1" if is_stack else "channels=0"] if self.one_scale else options
         options += ["channels=1"] * (is_stack and self.form.has_factor)
@@ -97,23 +98,28 @@ def read_quantization(fields: ConfigFields, columns: Sequence[int]) -> Quantizat
     return quantization
 
 
-def require_widened(fields: ConfigFields) -> None:
-    """Notes a problem unless the reader of weights widens all that are quantized: floats of 8 and of 4 bits."""
+def read_exported(fields: ConfigFields) -> Quantization | None:
+    """How weights of a model that transformers builds are stored, where its files have quantized ones: what is
+    multiplied with them is not rounded. None where none is, or all are widened. Problems are noted."""
     inner = fields.nested("quantization_config")
     if inner is None:
-        return
+        return None
     method = inner.text("quant_method")
     known = inner.value("format") == _FLOAT_FORMAT if method == "compressed-tensors" else method in ("fp8", "mxfp4")
     if not known:
         hint = f"supported are fp8, mxfp4, and {_FLOAT_FORMAT} of compressed-tensors"
         inner.fail(f"quantized weights of {describe_json(method)} are not supported for this family", hint)
-        return
+        return None
+    quantization: Quantization | None = Quantization(STORED_FORMS["mxfp4"], "packed", STORED_FORMS["mxfp4"].group)
     if method == "fp8":
-        _read_blocks(inner, (1,))
+        quantization = _read_blocks(inner, ())
     elif method == "compressed-tensors":
-        _read_compressed(inner)
+        quantization = _read_compressed(inner)
     inner.check_unknown(_HARMLESS_QUANTIZATION, method)
-    fields.note("quantized weights are widened when they are read")
+    if quantization is None:
+        return None
+    fields.note(_KEPT_FLOATS)
+    return replace(quantization, rounds_inputs=False)
 
 
 def _read_group(fields: ConfigFields, name: str = "group_size") -> int:
@@ -271,11 +277,12 @@ def quantize_weights(
 
 
 def _quantize(weight: StoredWeight, quantization: Quantization) -> StoredWeight:
-    base, _, rows = weight.stored.partition(_WEIGHT)
+    base, _, rows = weight.stored.partition(WEIGHT)
     plain = quantization.layout in ("plain", "blocks")
+    heads = weight.dims.startswith("d_model, heads")
     return replace(
         weight,
-        stored=f"{base}{_WEIGHT if plain else ''}{rows}",
-        storage=quantization.format_storage(weight),
-        parts=tuple(part.removeprefix(_WEIGHT) if plain else part for part in quantization.parts),
+        stored=f"{base}{WEIGHT if plain else ''}{rows}",
+        storage=quantization.format_storage(1 if heads else 0, is_stack=weight.count > 1),
+        parts=tuple(part.removeprefix(WEIGHT) if plain else part for part in quantization.parts),
     )

@@ -118,35 +118,48 @@ def test_configurations_that_do_not_fit(change: dict[str, Any], problem: str, tm
     assert not (tmp_path / "m.ein").exists()
 
 
-def narrow_rows(weight: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
-    """A matrix as floats of 8 bits, and the scale of its only block."""
-    scale = weight.abs().max().reshape(1, 1) / 448
-    return (weight / scale).to(torch.float8_e4m3fn), scale
+def narrow_blocks(weight: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor]:
+    """A matrix as floats of 8 bits, the scales of its blocks, and what both stand for."""
+    counts = [-(-extent // 128) for extent in weight.shape]
+    scales = torch.tensor([[part.abs().max() / 448 for part in line.split(128, 1)] for line in weight.split(128)])
+    spread = scales.repeat_interleave(128, 0)[: len(weight)].repeat_interleave(128, 1)[:, : weight.shape[1]]
+    narrow = (weight / spread).to(torch.float8_e4m3fn)
+    assert list(scales.shape) == counts
+    return narrow, scales, narrow.float() * spread
 
 
-def test_floats_of_8_bits_are_widened(tmp_path: Path, capfd: Capture) -> None:
-    """With scales of blocks, as DeepSeek publishes its models; each expert is a tensor there."""
-    module = make_folder("deepseek_v3", tmp_path / "model")
+def find_text(plans: Path) -> str:
+    """What is kept of a text that `einc generate` planned."""
+    return "".join(path.read_text() for path in plans.glob("*.json"))
+
+
+BLOCKS_OF_128 = dict.fromkeys(
+    ("hidden_size", "moe_intermediate_size", "intermediate_size", "q_lora_rank", "kv_lora_rank", "v_head_dim"), 128
+) | {"n_routed_experts": 3}
+
+
+@pytest.mark.parametrize(("sizes", "kept"), [({}, 0), (BLOCKS_OF_128, 16)], ids=["widened", "stored"])
+def test_floats_of_8_bits(sizes: dict[str, int], kept: int, tmp_path: Path, capfd: Capture) -> None:
+    """With scales of blocks, as DeepSeek publishes its models; each expert is a tensor there. They are read as they are
+    stored where blocks divide rows."""
+    module = make_folder("deepseek_v3", tmp_path / "model", **sizes)
     file = tmp_path / "model" / "model.safetensors"
     stored = load_file(file)
+    wide = dict(stored)
     for name in [name for name in stored if name.endswith("_proj.weight")]:
-        stored[name], stored[f"{name}_scale_inv"] = narrow_rows(stored[name])
-    assert sum(".experts." in name and name.endswith("_scale_inv") for name in stored) >= 12
-    wide = {
-        name: tensor.float() * stored[f"{name}_scale_inv"] if f"{name}_scale_inv" in stored else tensor
-        for name, tensor in stored.items()
-        if not name.endswith("_scale_inv")
-    }
+        stored[name], stored[f"{name}_scale_inv"], wide[name] = narrow_blocks(stored[name])
+    assert sum(".experts." in name and name.endswith("_scale_inv") for name in stored) >= 9
     save_file(wide, file, {"format": "pt"})
     expected = continue_greedily(type(module).from_pretrained(tmp_path / "model", dtype=torch.float32).eval())
     save_file(stored, file, {"format": "pt"})
     quantized = {"quant_method": "fp8", "fmt": "e4m3", "activation_scheme": "dynamic", "weight_block_size": [128, 128]}
     change_config(tmp_path / "model", {"quantization_config": quantized})
     assert generate(capfd, tmp_path / "model", tmp_path / "plans") == [expected]
+    assert find_text(tmp_path / "plans").count("as f8e4m3(group=128") == kept
 
 
-def test_floats_of_4_bits_are_widened(tmp_path: Path, capfd: Capture) -> None:
-    """MXFP4, as gpt-oss has its experts."""
+def test_floats_of_4_bits(tmp_path: Path, capfd: Capture) -> None:
+    """MXFP4, as gpt-oss has its experts, which are read as they are stored."""
     from transformers.integrations.mxfp4 import convert_moe_packed_tensors
 
     module = make_folder("gpt_oss", tmp_path / "model", intermediate_size=64)
@@ -164,6 +177,9 @@ def test_floats_of_4_bits_are_widened(tmp_path: Path, capfd: Capture) -> None:
     save_file(stored, file, {"format": "pt"})
     change_config(tmp_path / "model", {"quantization_config": {"quant_method": "mxfp4"}})
     assert generate(capfd, tmp_path / "model", tmp_path / "plans") == [continue_greedily(module)]
+    text = find_text(tmp_path / "plans")
+    assert text.count("as mxfp4(layout=") == 4
+    assert "transpose" not in text
 
 
 def test_a_server_answers_as_transformers_does(tmp_path: Path) -> None:

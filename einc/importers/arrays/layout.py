@@ -74,7 +74,8 @@ def _name_extents(line: str, extents: Mapping[int, str]) -> str:
         before = re.sub(rf"\bn{extent}(?=(_\d+)?\b)", name, before)
         if re.match(r"\s*(input|weight) ", before):
             head, bracket, dims = before.partition("[")
-            before = head + bracket + re.sub(rf"\b{extent}\b", name, dims)
+            dims, end, storage = dims.partition("]")
+            before = head + bracket + re.sub(rf"\b{extent}\b", name, dims) + end + storage
     return before + stored + after
 
 

@@ -36,8 +36,14 @@ class ArrayProgram:
     may be written anew before the text is.
     """
 
-    def __init__(self, name: str, extents: Mapping[int, str] | None = None) -> None:
-        """Dimensions of some `extents` that are numbers have names in the text."""
+    def __init__(
+        self,
+        name: str,
+        extents: Mapping[int, str] | None = None,
+        find_storage: Callable[[str, Sequence[int], int], str] = lambda *_: "",
+    ) -> None:
+        """Dimensions of some `extents` that are numbers have names in the text. `find_storage` says what stands behind
+        the type of a weight: by its name in files, its shape, and how many dimensions its rows have."""
         self.names = NameTable()
         self._named_extents = dict(extents or {})
         self.model = self.names.take(name)
@@ -46,6 +52,7 @@ class ArrayProgram:
         self.origins: dict[str, Origin] = {}
         self.hidden: dict[str, float] = {}
         self.lift: Callable[[ArrayProgram, Array], Array] | None = None
+        self._find_storage = find_storage
         self._params: dict[str, int] = {}
         self.largest: dict[str, int | None] = {}
         self._inputs: list[tuple[str, str, str]] = []
@@ -75,8 +82,16 @@ class ArrayProgram:
 
     def weight(self, name: str, shape: Sequence[Extent | int], type_: ElementType, stored: str) -> Array:
         """A weight that lies in files as `stored`; it is not folded into other constants."""
+        return self._declare_stored(name, shape, type_, stored, len(shape) - 1)
+
+    def _declare_stored(
+        self, name: str, shape: Sequence[Extent | int], type_: ElementType, stored: str, rows: int
+    ) -> Array:
+        """A weight of which the first `rows` dimensions are rows in files."""
         array = self._declare("weight", name, shape, type_)
-        self._weights[array.name] = DeclaredWeight(array.name, _show_type(array), stored)
+        numbers = all(extent.is_number for extent in array.shape)
+        storage = self._find_storage(stored, [extent.value for extent in array.shape], rows) if numbers else ""
+        self._weights[array.name] = DeclaredWeight(array.name, _show_type(array) + storage, stored)
         return array
 
     def constant(self, elements: object, type_: ElementType | None = None, hint: str = "") -> Array:
@@ -135,7 +150,8 @@ class ArrayProgram:
             stored = f"{stored}[{start}:{start + size.value}]"
         key = (stored, tuple(extent.text for extent in shape))
         if key not in self._placed:
-            self._placed[key] = self.weight(weight.name, shape, weight.type, stored)
+            rows = axis if axis == weight.rank - 1 else len(shape) - 1
+            self._placed[key] = self._declare_stored(weight.name, shape, weight.type, stored, rows)
         return self._placed[key]
 
     def rewrite(self, result: Array, compute: Callable[[], Array | None]) -> list[Statement]:

@@ -31,6 +31,7 @@ from einc.importers.pytorch.exported import (
 )
 from einc.importers.pytorch.in_place import SharedElements, is_in_place, name_without_writing, read_operator
 from einc.importers.pytorch.node_names import describe_missing, find_line, find_name
+from einc.importers.pytorch.stored_weights import ExportedWeights
 from einc.importers.pytorch.symbols import find_symbol, read_extent
 from einc_runtime.text import escape_text
 
@@ -64,14 +65,15 @@ class ConvertedModule:
 
 @dataclass(frozen=True, slots=True)
 class TextNames:
-    """Names that a text is to have: `weights` lie in files of their own, each under this name, and have no elements in
-    the archive; `outputs` are called so, by number where that is ""; dimensions of these `extents` have names. `dims`
-    are what dynamic dimensions are called, by input and axis, with their extents in the text."""
+    """Names that a text is to have: `weights` lie in files of their own, each under this name as `storage` says, and
+    not in the archive; `outputs` are called so, by number where that is ""; dimensions of these `extents` have names.
+    `dims` are what dynamic dimensions are called, by input and axis, with their extents in the text."""
 
     weights: Mapping[str, str] = field(default_factory=dict)
     outputs: tuple[str, ...] = ()
     extents: Mapping[int, str] = field(default_factory=dict)
     dims: Mapping[str, tuple[str, int]] = field(default_factory=dict)
+    storage: ExportedWeights = field(default_factory=ExportedWeights)
 
 
 def convert_archive(archive: ExportArchive, name: str, names: TextNames | None = None) -> ConvertedModule:
@@ -85,7 +87,7 @@ class _Conversion:
         self._archive = archive
         self._graph = graph
         self._names = names
-        self._program = ArrayProgram(name, names.extents)
+        self._program = ArrayProgram(name, names.extents, names.storage.format_storage)
         self._program.lift = lift
         self._symbols: dict[str, Extent] = {}
         self._values: dict[str, Any] = {}
@@ -152,7 +154,7 @@ class _Conversion:
     def _declare_weight(self, stored: str, shape: tuple[Extent, ...], type_: ElementType) -> Array:
         """The weight of this name in files."""
         if stored not in self._weights:
-            self._weights[stored] = self._program.weight(stored.replace(".", "_"), shape, type_, stored)
+            self._weights[stored] = self._names.storage.declare(self._program, stored, shape, type_)
         return self._weights[stored]
 
     def _read_type(self, value: ExportedTensor, name: str) -> ElementType:
@@ -249,8 +251,6 @@ class _Conversion:
 
     def _bind(self, node: ExportedNode, results: Any) -> None:
         names = _list_names(node.outputs)
-        if not names:
-            return
         values = list(results) if isinstance(results, tuple | list) else [results]
         if len(values) < len(names):
             raise self._refuse(node, f"it has {len(names)} results, einc computes {len(values)}")

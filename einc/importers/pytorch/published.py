@@ -24,7 +24,8 @@ from einc.importers.common import ImportRequest, read_element_type
 from einc.importers.config import ConfigFields
 from einc.importers.pytorch.archive import Elements, ExportArchive
 from einc.importers.pytorch.convert import TextNames, convert_archive
-from einc.importers.quantization import require_widened
+from einc.importers.pytorch.stored_weights import ExportedWeights
+from einc.importers.quantization import read_exported
 from einc_runtime.errors import MissingFault
 from einc_runtime.installing import suggest_extra
 from einc_runtime.text import escape_text
@@ -74,7 +75,7 @@ def import_published(
         option = "--caches" if request.caches else "--batch"
         hint = "a step has caches, and any number of sequences: `einc compile -D sequences=8 --step tokens=1x8`"
         raise UsageError(f"{option} means nothing for a model of {family}: its text reads one sequence", hint=hint)
-    require_widened(fields)
+    storage = ExportedWeights(read_exported(fields), stored)
     dtype = _TORCH_TYPES[read_element_type(fields)]
     fields.check()
     longest = find_longest(document, family, fields.where)
@@ -92,7 +93,8 @@ def import_published(
         weights = _name_weights(answer, fields.where)
         in_files = set(weights.values())
         with ExportArchive(path, fields.where) as archive:
-            names = TextNames(weights, ("logits",), {answer["tokens"]: "tokens"}, {"last_dim0": ("sequences", 1)})
+            dims = {"last_dim0": ("sequences", 1)}
+            names = TextNames(weights, ("logits",), {answer["tokens"]: "tokens"}, dims, storage)
             converted = convert_archive(archive, name, names)
             constants = {
                 **{kept: archive.read_tensor(kept) for kept in converted.stored if kept not in in_files},

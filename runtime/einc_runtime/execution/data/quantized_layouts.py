@@ -9,6 +9,7 @@ i8. Files have 32-bit words of 8 or 4 values, the first in the lowest bits:
   Groups must be neighbours: a `g_idx` that says otherwise is refused.
 - `blocks`: floats of 8 bits in rows as in a plan, with a scale for each block of 128 rows and 128 columns. In a plan
   every row has the scales of its blocks, so that rows may be cut anywhere.
+- `packed` (gpt-oss): pairs of 4 bits by groups, [rows, groups, 16], with a power of two for each group beside them.
 - `inverse`: a number that tensors were multiplied with, of which a plan has the inverse as a factor.
 - `awq`: [k, n / 8] words along n, in the order 0, 2, 4, 6, 1, 3, 5, 7 from the lowest bits, 4 bits alone.
 """
@@ -27,7 +28,7 @@ from einc_runtime.plan.schema import NARROW_BLOCK, NARROW_FLOATS, QUANTIZED, Ten
 
 AWQ_ORDER = (0, 2, 4, 6, 1, 3, 5, 7)
 """The columns of eight that a word has, from its lowest bits."""
-LAYOUTS = ("gptq", "gptq_v2", "awq", "blocks", "inverse")
+LAYOUTS = ("gptq", "gptq_v2", "awq", "blocks", "packed", "inverse")
 PACKED = "_packed"
 
 
@@ -41,6 +42,8 @@ def view_layout(files: StoredArrays, layout: str, tensor: Tensor) -> StoredArray
     """The arrays as a plan has them; those that are not converted are as they were."""
     if layout == "inverse":
         return StoredArrays(files.names, lambda name: _invert(files.find(name)))
+    if layout == "packed":
+        return StoredArrays(files.names, lambda name: _join_groups(files.find(name)))
     if layout == "blocks":
         return StoredArrays(files.names, lambda name: _repeat_rows(files, name))
     if layout:
@@ -77,6 +80,15 @@ def _invert(stored: StoredArray) -> StoredArray:
         return np.asarray(inverse)
 
     return StoredArray("f32", (), read)
+
+
+def _join_groups(stored: StoredArray) -> StoredArray:
+    """The values of groups [..., groups, bytes] as rows."""
+    if stored.dtype != "i4x2" or len(stored.shape) < 2:
+        return stored
+    *outer, groups, width = stored.shape
+    shape = (*outer, groups * width)
+    return StoredArray("f4x2", shape, lambda t: stored.read(t).reshape(shape).view(storage_dtype("f4x2")))
 
 
 def _repeat_rows(files: StoredArrays, name: str) -> StoredArray:
