@@ -16,12 +16,18 @@ from einc.errors import EincError, ModelError
 from einc.generation.decoder_plans import DecoderSource
 from einc.generation.plan_cache import PlanCache
 from einc.graph.decode_step import StepRequest
+from einc.importers.arrays.element_types import ElementType
+from einc.importers.arrays.extents import Extent, make_extent
+from einc.importers.arrays.program import ArrayProgram
 from einc.importers.common import ImportRequest
+from einc.importers.config import ConfigFields
 from einc.importers.hf import ImportedModel, find_exported_family, import_hf
 from einc.importers.pytorch import published
 from einc.importers.pytorch.archive import ExportArchive
 from einc.importers.pytorch.build_published import clean
 from einc.importers.pytorch.convert import TextNames, convert_archive
+from einc.importers.pytorch.stored_weights import ExportedWeights
+from einc.importers.quantization import read_exported
 from einc_runtime.errors import MissingFault
 from tests.support.torch_archives import list_entries, load_case, write_archive
 
@@ -118,6 +124,39 @@ def test_names_of_a_text_are_those_that_are_asked_for(tmp_path: Path) -> None:
     assert set(named.stored) == set(weights.values())
     assert f"dim tokens = {extent}" in named.text
     assert f"n{extent}" not in named.text
+
+
+def test_files_say_which_weights_stay_as_they_are_stored() -> None:
+    def store(document: dict[str, Any], *names: str) -> ExportedWeights:
+        fields = ConfigFields({"quantization_config": document}, "config.json", ())
+        return ExportedWeights(read_exported(fields), frozenset(names))
+
+    blocks = {"quant_method": "fp8", "activation_scheme": "dynamic", "weight_block_size": [128, 128]}
+    fp8 = store(blocks, "a.experts.0.gate.weight_scale_inv", "a.o.weight_scale_inv")
+    storage = ' as f8e4m3(group=128, layout="blocks")'
+    assert fp8.format_storage("a.experts.*.(gate|up).weight", (4, 96, 256), 2) == storage
+    assert fp8.format_storage("a.o.weight[8:16]", (8, 3, 128), 1) == storage
+    assert fp8.format_storage("a.o.weight", (8, 3, 64), 1) == ""  # a block is no part of a row's part
+    assert fp8.format_storage("a.norm.weight", (256,), 0) == fp8.format_storage("a.q.weight", (4, 128), 1) == ""
+    weights = {"num_bits": 8, "type": "float", "symmetric": True, "strategy": "channel"}
+    rows = {
+        "quant_method": "compressed-tensors",
+        "format": "float-quantized",
+        "config_groups": {"a": {"weights": weights}},
+    }
+    assert store(rows, "a.o.weight_scale").format_storage("a.o.weight", (8, 3, 64), 1) == " as f8e4m3(channels=1)"
+    whole = rows | {"config_groups": {"a": {"weights": weights | {"strategy": "tensor"}}}}
+    tensors = store(whole, "a.0.gate.weight_scale")
+    assert tensors.format_storage("a.*.gate.weight", (4, 96, 256), 2) == " as f8e4m3(channels=1)"
+    assert tensors.format_storage("a.*.(gate|up).weight", (4, 96, 256), 2) == ""
+    pairs, program = store({"quant_method": "mxfp4"}, "e.up_blocks"), ArrayProgram("m")
+    found = [pairs.declare(program, name, make_shape(4, 64, 96), ElementType.BF16) for name in ("e.up", "e.down")]
+    assert [program.is_weight(array) for array in found] == [False, True]
+    assert {tuple(extent.value for extent in array.shape) for array in found} == {(4, 64, 96)}
+
+
+def make_shape(*extents: int) -> tuple[Extent, ...]:
+    return tuple(map(make_extent, extents))
 
 
 class _Slow(DecoderSource):

@@ -10,6 +10,7 @@ from pathlib import Path
 import ml_dtypes
 import numpy as np
 import pytest
+from msgspec.structs import replace
 
 from einc_runtime.errors import ArrayFault
 from einc_runtime.execution.data.safetensors import list_stored_names
@@ -101,6 +102,15 @@ def test_pairs_of_4_bits_have_exponents(tmp_path: Path) -> None:
         byte = blocks[expert, row, column // 32, column % 32 // 2]
         value = E2M1[byte >> 4 if column % 2 else byte & 15]
         assert found[expert, column, row] == value * 2.0 ** (int(exponents[expert, row, column // 32]) - 127)
+    stored = read_weights(
+        [
+            weight((2, 5, 48), "f4x2", "packed:e.up_blocks"),
+            replace(weight((2, 5, 3), "f8e8m0", "e.up_scales"), name="s"),
+        ],
+        tmp_path,
+    )
+    assert stored["w"].tobytes() == blocks.tobytes()
+    assert stored["s"].tobytes() == exponents.tobytes()
     write_tensors(tmp_path / "model.safetensors", tensors | {"e.up_scales": ("U8", exponents[:, :, :2].copy())})
     with pytest.raises(ArrayFault, match="should be"):
         read_weights([weight((2, 96, 5), stored="e.up")], tmp_path)
