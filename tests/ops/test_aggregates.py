@@ -19,7 +19,8 @@ from einc_runtime.kernels.numpy.fold import make_fold
 from einc_runtime.kernels.registry import prepare_joint_aggregation
 from tests.support.aggregate_cases import CASES
 from tests.support.block_slices import slices
-from tests.support.definition_oracle import TOLERANCE, Array, difference, fault, one_number, requests
+from tests.support.by_definition import require_cuts, uncut
+from tests.support.definition_oracle import TOLERANCE, Array, difference, one_number, requests
 from tests.support.index_cases import concrete
 from tests.support.kernel_pieces import run_kernel
 
@@ -46,7 +47,7 @@ def find(name: str) -> tuple[Operator, list[Array], list[Array]]:
 @pytest.mark.parametrize("name", NAMES)
 def test_results_are_what_numpy_says(name: str) -> None:
     operator, arrays, expected = find(name)
-    (function,) = operator.build_spec(tuple(form.intervals(1) for form in operator.indices)).functions
+    (function,) = operator.build_spec(uncut(operator)).functions
     for results in (operator.reference(*arrays), run_kernel(operator, function, arrays)):
         for result, values, desc in zip(results, expected, operator.outputs, strict=True):
             assert difference(result, values, desc.dtype) is None
@@ -63,7 +64,7 @@ def test_machine_code_computes_the_same(name: str, monkeypatch: pytest.MonkeyPat
         return kernels[-1] or make_fold(call)
 
     monkeypatch.setattr(index, "build_fold", build)
-    (function,) = operator.build_spec(tuple(form.intervals(1) for form in operator.indices)).functions
+    (function,) = operator.build_spec(uncut(operator)).functions
     results = run_kernel(operator, function, arrays)
     assert kernels
     text = f"{operator.attributes['program']} {operator.attributes['aggregation']}"
@@ -77,12 +78,7 @@ def test_machine_code_computes_the_same(name: str, monkeypatch: pytest.MonkeyPat
 @pytest.mark.parametrize("name", NAMES)
 def test_every_cut_computes_the_whole(name: str) -> None:
     operator, arrays, _ = find(name)
-    expected = operator.reference(*arrays)
-    for sites in SITES if name.startswith("f32") else one_number(name):
-        for intervals in requests(operator, sites):
-            spec = operator.build_spec(intervals)
-            assert fault(operator, spec, arrays, expected, run_kernel) is None, intervals
-            assert fault(operator, spec, arrays, expected, concrete) is None, intervals
+    require_cuts(operator, arrays, SITES if name.startswith("f32") else one_number(name), (run_kernel, concrete))
 
 
 @pytest.mark.sampled(3)
@@ -90,7 +86,7 @@ def test_every_cut_computes_the_whole(name: str) -> None:
 def test_reproducible_pieces_have_the_bits_of_the_whole(name: str) -> None:
     plain, arrays, _ = find(name)
     operator = ReproducibleOperator(plain)
-    (function,) = operator.build_spec(tuple(form.intervals(1) for form in operator.indices)).functions
+    (function,) = operator.build_spec(uncut(operator)).functions
     expected = run_kernel(operator, function, arrays)
     for intervals in requests(operator, 3):
         for function in operator.build_spec(intervals).functions:

@@ -7,12 +7,10 @@ import zlib
 import numpy as np
 import pytest
 
-from einc.core.spec import FunctionSpec
 from einc.ops.base import Operator
-from einc.ops.reproducible import ReproducibleOperator
 from einc_runtime.errors import ValueFault
-from tests.support.block_slices import slices
-from tests.support.definition_oracle import FEW, Array, corruptions, difference, fault, one_number, requests
+from tests.support.by_definition import list_moved_bounds, require_bits, require_cuts, uncut
+from tests.support.definition_oracle import FEW, Array, difference, fault, one_number
 from tests.support.index_cases import CASES, concrete
 from tests.support.kernel_pieces import run_kernel
 
@@ -42,32 +40,14 @@ def test_the_reference_is_what_numpy_says(name: str) -> None:
 @pytest.mark.parametrize("name", NAMES)
 def test_every_factorization_implements_the_operator(name: str) -> None:
     operator, arrays, _ = find(name)
-    expected = operator.reference(*arrays)
-    for sites in FEW if name.startswith("f32") else one_number(name):
-        for intervals in requests(operator, sites):
-            spec = operator.build_spec(intervals)
-            assert fault(operator, spec, arrays, expected, run_kernel) is None, intervals
-            assert fault(operator, spec, arrays, expected, concrete) is None, intervals
+    require_cuts(operator, arrays, FEW if name.startswith("f32") else one_number(name), (run_kernel, concrete))
 
 
 @pytest.mark.sampled(6)
 @pytest.mark.parametrize("name", [name for name in NAMES if name.startswith(("f32", "bf16"))])
 def test_reproducible_pieces_have_the_bits_of_the_whole(name: str) -> None:
-    plain, arrays, _ = find(name)
-    operator = ReproducibleOperator(plain)
-    (undivided,) = requests(operator, 1)
-    (function,) = operator.build_spec(undivided).functions
-    (expected,) = run_kernel(operator, function, cut_out(arrays, function))
-    assert difference(expected, operator.reference(*arrays)[0], operator.outputs[0].dtype) is None
-    for intervals in requests(operator, 3):
-        for function in operator.build_spec(intervals).functions:
-            (result,) = run_kernel(operator, function, cut_out(arrays, function))
-            part = expected[slices(function.outputs[0])]
-            assert result.tobytes() == np.ascontiguousarray(part).tobytes(), intervals
-
-
-def cut_out(arrays: list[Array], function: FunctionSpec) -> list[Array]:
-    return [array[slices(block)] for array, block in zip(arrays, function.inputs, strict=True)]
+    operator, arrays, _ = find(name)
+    require_bits(operator, arrays)
 
 
 UNUSED_BOUNDS = {"f32-gather", "f32-cumsum_before", "f32-shifted_cumsum", "f32-lookup_by_sum", "f32-lookup_by_prod"}
@@ -79,19 +59,17 @@ UNUSED_BOUNDS = {"f32-gather", "f32-cumsum_before", "f32-shifted_cumsum", "f32-l
 def test_one_bound_moved_by_one_is_noticed(name: str) -> None:
     operator, arrays, _ = find(name)
     expected = operator.reference(*arrays)
-    intervals = max(requests(operator, 6), key=lambda chosen: sum(len(parts) > 1 for parts in chosen))
-    spec = operator.build_spec(intervals)
-    for wrong, _, _ in corruptions(operator, spec, len(spec.functions) - 1):
+    for wrong, *_ in list_moved_bounds(operator, (-1,)):
         assert fault(operator, wrong, arrays, expected, run_kernel) is not None, wrong.functions[-1]
 
 
 def test_costs_are_those_of_what_is_read() -> None:
     """A gather of 6 rows of 5 elements reads no more of its table, and a convolution multiplies at each window."""
     gather = CASES["gather"].operator("f32")
-    (function,) = gather.build_spec(tuple(index.intervals(1) for index in gather.indices)).functions
+    (function,) = gather.build_spec(uncut(gather)).functions
     assert gather.traffic(function) == 6 * 5 * 4 * 2 + 6 * 8
     convolution = CASES["conv2d"].operator("f32")
-    (function,) = convolution.build_spec(tuple(index.intervals(1) for index in convolution.indices)).functions
+    (function,) = convolution.build_spec(uncut(convolution)).functions
     assert convolution.flops(function) == 2 * (2 * 4 * 7 * 5) * (3 * 3 * 3)
     work = convolution.work(function)
     assert (work.batch, work.rows, work.columns, work.depth) == (1, 2 * 7 * 5, 4, 27)  # type: ignore[union-attr]
@@ -102,7 +80,7 @@ def test_costs_are_those_of_the_values_that_count() -> None:
 
     def count(name: str) -> tuple[int, int]:
         operator = CASES[name].operator("f32")
-        (function,) = operator.build_spec(tuple(index.intervals(1) for index in operator.indices)).functions
+        (function,) = operator.build_spec(uncut(operator)).functions
         return operator.flops(function), operator.traffic(function)
 
     assert count("cumsum") == (9 * 5, 4 * 9 * 5 * 2)
@@ -124,7 +102,7 @@ def test_windows_overlap_by_their_halos() -> None:
 
 def test_an_id_outside_of_a_tensor_ends_the_run() -> None:
     operator = CASES["gather"].operator("f32")
-    (function,) = operator.build_spec(tuple(index.intervals(1) for index in operator.indices)).functions
+    (function,) = operator.build_spec(uncut(operator)).functions
     arrays = [np.zeros((9, 5), np.float32), np.array([0, 1, 9, 2, 3, 4])]
     with pytest.raises(ValueFault, match="a position is 9; positions along this dimension are 0 to 8"):
         run_kernel(operator, function, arrays)

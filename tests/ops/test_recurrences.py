@@ -10,11 +10,10 @@ import pytest
 
 from einc.core.spec import FunctionSpec
 from einc.ops.base import Operator
-from einc.ops.reproducible import ReproducibleOperator
 from einc_runtime.errors import PlanFault
 from einc_runtime.kernels.base import ANY_NUMBER
-from tests.support.block_slices import slices
-from tests.support.definition_oracle import FEW, Array, corruptions, difference, fault, one_number, requests
+from tests.support.by_definition import list_moved_bounds, require_bits, require_cuts, uncut
+from tests.support.definition_oracle import FEW, Array, difference, fault, one_number
 from tests.support.kernel_pieces import run_kernel
 from tests.support.recurrence_cases import CASES, RecurrenceCase
 
@@ -46,12 +45,7 @@ def test_the_reference_is_what_numpy_says(name: str) -> None:
 def test_every_factorization_implements_the_operator(name: str) -> None:
     operator, arrays, _ = find(name)
     assert [index.name for index in operator.indices] == CASES[name.partition("-")[2]].cut.split()
-    expected = operator.reference(*arrays)
-    for sites in FEW if name.startswith("f32") else one_number(name):
-        for intervals in requests(operator, sites):
-            spec = operator.build_spec(intervals)
-            assert fault(operator, spec, arrays, expected, run_kernel) is None, intervals
-            assert fault(operator, spec, arrays, expected, run_compiled) is None, intervals
+    require_cuts(operator, arrays, FEW if name.startswith("f32") else one_number(name), (run_kernel, run_compiled))
 
 
 def run_compiled(operator: Operator, function: FunctionSpec, blocks: Sequence[Array]) -> Sequence[Array]:
@@ -62,23 +56,8 @@ def run_compiled(operator: Operator, function: FunctionSpec, blocks: Sequence[Ar
 @pytest.mark.sampled(2)
 @pytest.mark.parametrize("name", [name for name in NAMES if name.startswith(("f32", "bf16", "f64"))])
 def test_reproducible_pieces_have_the_bits_of_the_whole(name: str) -> None:
-    plain, arrays, _ = find(name)
-    operator = ReproducibleOperator(plain)
-    (undivided,) = requests(operator, 1)
-    (function,) = operator.build_spec(undivided).functions
-    expected = run_kernel(operator, function, cut_out(arrays, function))
-    for result, known, desc in zip(expected, operator.reference(*arrays), operator.outputs, strict=True):
-        assert difference(result, known, desc.dtype) is None
-    for intervals in requests(operator, 3):
-        for function in operator.build_spec(intervals).functions:
-            results = run_kernel(operator, function, cut_out(arrays, function))
-            for k, part in enumerate(results):
-                same = expected[k][slices(function.outputs[k])]
-                assert part.tobytes() == np.ascontiguousarray(same).tobytes(), intervals
-
-
-def cut_out(arrays: list[Array], function: FunctionSpec) -> list[Array]:
-    return [array[slices(block)] for array, block in zip(arrays, function.inputs, strict=True)]
+    operator, arrays, _ = find(name)
+    require_bits(operator, arrays)
 
 
 LANES = {
@@ -102,7 +81,7 @@ def test_machine_code_fills_lanes_from_any_loop(name: str, dtype: str) -> None:
     operator = case.operator(dtype, in_order=False)
     arrays = case.arrays(operator, 5)
     expected = operator.reference(*arrays)
-    (function,) = operator.build_spec(tuple(index.intervals(1) for index in operator.indices)).functions
+    (function,) = operator.build_spec(uncut(operator)).functions
     for result, known, desc in zip(run_compiled(operator, function, arrays), expected, operator.outputs, strict=True):
         assert difference(result, known, desc.dtype) is None
 
@@ -111,9 +90,7 @@ def test_machine_code_fills_lanes_from_any_loop(name: str, dtype: str) -> None:
 def test_one_bound_moved_by_one_is_noticed(name: str) -> None:
     operator, arrays, _ = find(name)
     expected = operator.reference(*arrays)
-    intervals = max(requests(operator, 6), key=lambda chosen: sum(len(parts) > 1 for parts in chosen))
-    spec = operator.build_spec(intervals)
-    for wrong, _, _ in corruptions(operator, spec, len(spec.functions) - 1):
+    for wrong, *_ in list_moved_bounds(operator, (-1,)):
         try:
             difference = fault(operator, wrong, arrays, expected, run_kernel)
         except PlanFault:
@@ -124,7 +101,7 @@ def test_one_bound_moved_by_one_is_noticed(name: str) -> None:
 def test_costs_are_those_of_the_equations() -> None:
     """Three products, an exponential and a sum for each state, and a product and a sum for each result of it."""
     operator = CASES["selective"].operator("f32")
-    (function,) = operator.build_spec(tuple(index.intervals(1) for index in operator.indices)).functions
+    (function,) = operator.build_spec(uncut(operator)).functions
     assert operator.flops(function) == 6 * 5 * 3 * (6 + 2)
     assert operator.traffic(function) == 4 * (3 * 6 * 5 + 5 * 3 + 2 * 6 * 3)
     half = operator.build_spec((((0, 2), (2, 5)), ((0, 3),))).functions[0]

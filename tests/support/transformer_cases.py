@@ -34,11 +34,14 @@ class Case:
 
     operator: Operator
     draws: dict[int, Draw] = field(default_factory=dict)
+    positive: bool = False
 
     def arrays(self, seed: int) -> list[Array]:
         rng = np.random.default_rng(seed)
         return [
-            np.asarray(self.draws[k](rng)).astype(desc.dtype.numpy()) if k in self.draws else random_array(desc, rng)
+            np.asarray(self.draws[k](rng)).astype(desc.dtype.numpy())
+            if k in self.draws
+            else random_array(desc, rng, self.positive)
             for k, desc in enumerate(self.operator.inputs)
         ]
 
