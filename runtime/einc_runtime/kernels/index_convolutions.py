@@ -7,14 +7,17 @@ halo instead.
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import replace
 
 import numpy as np
 
 from einc_runtime.dtypes import Array
-from einc_runtime.kernels.base import Kernel, dtype_name
+from einc_runtime.kernels.base import Invocation, Kernel, dtype_name
 from einc_runtime.kernels.calls.index import IndexCall
+from einc_runtime.kernels.calls.map import MapCall
 from einc_runtime.kernels.numpy import libraries
 from einc_runtime.kernels.numpy.onednn_convolution import WindowSteps, make_convolution
+from einc_runtime.kernels.numpy.post_operations import PostOperation, find_post_operations
 from einc_runtime.kernels.numpy.prepacking import MIN_PACKED_PRODUCTS
 from einc_runtime.plan.index_convolutions import Convolution, find_convolution
 from einc_runtime.plan.index_programs import Position, TensorRead
@@ -24,9 +27,15 @@ MIN_CHANNELS = 8
 as large, would be copied from the library's layout: where these do not have the channels of a pixel together."""
 
 
-def build_convolution(call: IndexCall) -> Kernel | None:
-    """The kernel by a library; None where a program is no convolution, or one that no library computes fast. Libraries
-    add up in an order of their own, which no reproducible plan does."""
+MIN_ROWS = 512
+"""Convolutions of single pixels are products, of which machine code of our own computes those of fewer rows faster
+(`llvm/few_rows.py`)."""
+
+
+def build_convolution(call: IndexCall, then: Sequence[PostOperation] = ()) -> Kernel | None:
+    """The kernel by a library, with functions of its result, whose operands have the result's dimensions; None where a
+    program is no convolution, or one that no library computes fast. Libraries add up in an order of their own, which no
+    reproducible plan does."""
     kinds = {dtype_name(array) for array in (*call.inputs, call.output)}
     if call.is_reproducible or len(kinds) != 1 or call.size < MIN_PACKED_PRODUCTS:
         return None
@@ -51,15 +60,38 @@ def build_convolution(call: IndexCall) -> Kernel | None:
         _list_loops(kernel.positions),
         [convolution.group, convolution.filter, convolution.channel, *within],
     )
-    target = _merge(
-        _arrange(call.output, call.program.result, [convolution.batch, convolution.group, convolution.filter, *along])
-    )
+
+    def arrange_result(array: Array) -> Array | None:
+        order = [convolution.batch, convolution.group, convolution.filter, *along]
+        return _merge(_arrange(array, call.program.result, order))
+
+    target = arrange_result(call.output)
     if source is None or target is None:
         return None
+    functions = []
+    for operation in (operation.onto(call.output) for operation in then):
+        operand = None if operation.operand is None else arrange_result(operation.operand)
+        if operation.operand is not None and (operand is None or np.may_share_memory(operation.operand, call.output)):
+            return None
+        functions.append(replace(operation, operand=operand))
     is_copied = target.shape[1] > 1 and target.strides[1] != target.itemsize
     if is_copied and len(weights) == 1 and weights.shape[2] < MIN_CHANNELS:
         return None
-    return make_convolution(source, weights, target, windows)
+    in_place = False
+    if convolution.is_pointwise and not any((*windows.before, *windows.behind)):
+        if target.size < MIN_ROWS * target.shape[1]:
+            return None
+        in_place = set(windows.steps) == {1}
+        source = source[:, :, *(slice(None, None, step) for step in windows.steps)]
+        windows = replace(windows, steps=(1,) * len(along))
+    return make_convolution(source, weights, target, windows, functions, in_place=in_place)
+
+
+def build_with_map(first: Invocation[Array], then: Invocation[Array], operand: int) -> Kernel | None:
+    """A convolution and the map in which its result is this operand, by one call of a library for each image; None
+    where that is not possible."""
+    operations = find_post_operations(MapCall.parse(then), operand) if first.name == "index" else None
+    return None if operations is None else build_convolution(IndexCall.parse(first), operations)
 
 
 def _list_loops(positions: Sequence[Position]) -> list[str | None]:

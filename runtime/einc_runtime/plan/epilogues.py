@@ -6,7 +6,7 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 
 from einc_runtime.plan.regions import ExecutablePlan, Users, find_output_buffers, find_users, writes_of
@@ -62,10 +62,19 @@ ContractedOperands = Sequence[tuple[int, list[tuple[int, int]]]]
 operand's place."""
 
 
+def is_launch_product(operation: Operation) -> bool:
+    """Whether an operation multiplies matrices by a kernel that may go on with a map."""
+    return operation.kernel in LAUNCH_PRODUCTS
+
+
 def list_contracted_operands(
-    bundle: ExecutablePlan, tasks: Sequence[AnyTask], users: Users | None = None
+    bundle: ExecutablePlan,
+    tasks: Sequence[AnyTask],
+    users: Users | None = None,
+    contracts: Callable[[Operation], bool] = is_launch_product,
 ) -> ContractedOperands:
-    """All maps of a plan; `users` is `find_users`, for callers that have it."""
+    """All maps of a plan; `users` is `find_users`, for callers that have it, and `contracts` says which operations are
+    contractions."""
     readers, writers = users or find_users(tasks)
     kept = find_output_buffers(bundle)
     operands: list[tuple[int, list[tuple[int, int]]]] = []
@@ -80,8 +89,9 @@ def list_contracted_operands(
             if region.buffer in kept or readers[region.buffer] != [number] or len(writing_tasks) != 1:
                 continue
             first = tasks[writing_tasks[0]]
-            contracts = _name_kernel(bundle, first) in LAUNCH_PRODUCTS
-            if contracts and first.site == task.site and writes_of(first) == (region,) and writing_tasks[0] < number:
+            if not isinstance(first, KernelTask) or not contracts(bundle.operations[first.operation]):
+                continue
+            if first.site == task.site and writes_of(first) == (region,) and writing_tasks[0] < number:
                 candidates.append((writing_tasks[0], operand))
         operands.append((number, candidates))
     return operands

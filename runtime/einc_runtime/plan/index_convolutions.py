@@ -2,7 +2,7 @@
 
 A convolution sums the product of two tensors. One of them, the image, is read at sums `step * h + dilation * r + c` of
 a loop of the result and a summed one, along up to three dimensions, with 0 outside of it. The other one, the kernel, is
-read at loops alone, or at 0.
+read at loops alone, or at 0. Where it is read at 0 along a dimension, the image may also be read at a loop there.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ MAX_WINDOW_DIMS = 3
 @dataclass(frozen=True, slots=True)
 class Window:
     """Dimension `dim` of the image: `step * along + dilation * within + constant`, or without `within` where the kernel
-    has no extent there."""
+    has an extent of 1 there."""
 
     dim: int
     along: str
@@ -44,6 +44,11 @@ class Convolution:
     windows: tuple[Window, ...]
     factor: float
 
+    @property
+    def is_pointwise(self) -> bool:
+        """Whether each element of the result is made of one position of the image."""
+        return all(window.within is None for window in self.windows)
+
 
 @lru_cache(maxsize=1024)
 def find_convolution(program: IndexProgram) -> Convolution | None:
@@ -65,6 +70,12 @@ def _match(program: IndexProgram, image: int, kernel: int, factor: float) -> Con
         return None
     of_weights = [_find_loop(position) for position in weights.positions if position.terms or position.constant]
     windows = [_find_window(program, dim, position) for dim, position in enumerate(source.positions)]
+    points = sum(not position.terms for position in weights.positions)
+    points -= sum(window is not None and window.within is None for window in windows)
+    alone = [dim for dim, position in enumerate(source.positions)
+             if windows[dim] is None and _find_loop(position) in set(program.result) - set(of_weights)]  # fmt: skip
+    for dim in alone[max(1, len(alone) - points) :]:  # before them is the batch
+        windows[dim] = Window(dim, str(source.positions[dim].loop), None, 1, 1, 0)
     known = [window for window in windows if window is not None]
     of_source = [_find_loop(p) for p, window in zip(source.positions, windows, strict=True) if window is None]
     if not 1 <= len(known) <= MAX_WINDOW_DIMS or None in of_weights or None in of_source:

@@ -55,6 +55,14 @@ CASES = {
         "x : T[c=16, 7, 9, 8]; k : T[o=8, c, 3, 3, 3]",
         "y[o, z = 7, h = 9, w = 8] = x[c, z + q - 1, h + r - 1, w + s - 1, outside = 0] * k[o, c, q, r, s]",
     ),
+    "points": (
+        "x : T[n=4, 9, 13, c=32]; k : T[1, 1, c, o=48]",
+        "y[n, h = 9, w = 13, o] = x[n, h, w, c] * k[0, 0, c, o]",
+    ),
+    "points_apart": (
+        "x : T[n=2, c=24, 9, 14]; k : T[o=20, c, 1, 1]",
+        "y[n, o, h = 5, w = 5] = x[n, c, 2 * h, 3 * w] * k[o, c, 0, 0]",
+    ),
     "batches_behind": (
         "x : T[c=24, 12, 11, n=3]; k : T[o=20, c, 3, 3]",
         "y[o, h = 10, w = 9, n] = x[c, h + r, w + s, n] * k[o, c, r, s]",
@@ -82,13 +90,14 @@ def test_pieces_are_what_the_definition_says(name: str, dtype: str, monkeypatch:
     made = []
     real = onednn_convolution.make_convolution
 
-    def count(*arguments):
-        kernel = real(*arguments)
+    def count(*arguments, **options):
+        kernel = real(*arguments, **options)
         made.append(kernel is not None)
         return kernel
 
     monkeypatch.setattr("einc_runtime.kernels.index_convolutions.make_convolution", count)
-    monkeypatch.setattr("einc_runtime.kernels.index_convolutions.MIN_PACKED_PRODUCTS", 1)
+    for limit in ("MIN_PACKED_PRODUCTS", "MIN_ROWS"):
+        monkeypatch.setattr(f"einc_runtime.kernels.index_convolutions.{limit}", 1)
     operator = make(*CASES[name], dtype)
     rng = np.random.default_rng(len(name))
     arrays = [rng.standard_normal(desc.shape).astype(desc.dtype.numpy()) for desc in operator.inputs]

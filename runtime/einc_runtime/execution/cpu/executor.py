@@ -41,6 +41,7 @@ from einc_runtime.execution.rewrites import (
     RewrittenTask,
     order_channels,
     rewrite,
+    separate_results,
 )
 from einc_runtime.execution.shared_buffers import SharedBuffers, list_shared
 from einc_runtime.kernels.base import Kernel, Run
@@ -87,7 +88,9 @@ class CpuExecutor:
         note_task: Callable[[int], None] | None = None,
     ) -> None:
         find_level()  # before anything else: the environment may ask for one that there is not
-        bundle = order_channels(bundle) if rewrites else bundle
+        if rewrites:
+            bundle = order_channels(bundle)
+            bundle = separate_results(bundle) if join_maps else bundle
         self.bundle, self._poison = bundle, poison
         self._scheduler, self._allocate = scheduler, allocate
         self.workers = workers or count_cores()

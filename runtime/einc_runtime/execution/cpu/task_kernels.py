@@ -6,12 +6,14 @@ from collections.abc import Sequence
 from dataclasses import replace
 
 import msgspec
+import numpy as np
 
 from einc_runtime.dtypes import Array
 from einc_runtime.execution import task_errors
 from einc_runtime.execution.cpu.memory import HostMemory
 from einc_runtime.execution.rewrites import JoinedMap, RewrittenTask
-from einc_runtime.kernels.base import ANY_NUMBER, Invocation, JointInvocation, Kernel, Run
+from einc_runtime.kernels.base import ANY_NUMBER, Invocation, JointInvocation, Kernel, Run, ScratchAllocator
+from einc_runtime.kernels.index_convolutions import build_with_map
 from einc_runtime.kernels.llvm.moves import build_moves
 from einc_runtime.kernels.numpy.pieces import make_runner
 from einc_runtime.kernels.registry import prepare, prepare_aggregate, prepare_joint_aggregation
@@ -35,7 +37,8 @@ class TaskKernels:
         with task_errors.locate_faults(item.origin, item.task):
             if item.then is not None and isinstance(item.task, KernelTask):
                 joined = self._make_joined(item.task, item.then)
-                return _run_both(*(prepare(replace(invocation, repetitions=repetitions)) for invocation in joined))
+                first, then = (replace(invocation, repetitions=repetitions) for invocation in joined)
+                return build_with_map(first, then, item.then.operand) or _run_both(first, then, item.then.operand)
             return self._prepare_kernel(item.task, repetitions) if item.peer is None else Kernel(_do_nothing)
 
     def _prepare_kernel(self, task: AnyTask, repetitions: int) -> Kernel:
@@ -96,18 +99,33 @@ class TaskKernels:
         )
 
 
-def _run_both(first: Kernel, then: Kernel) -> Kernel:
-    """One kernel after the other, in the same scratch memory."""
+def _run_both(first: Invocation[Array], then: Invocation[Array], operand: int) -> Kernel:
+    """A kernel and the map of its result, in the same scratch memory. The result lies there, too, where the map writes
+    over another operand."""
+    scratch, result = ScratchAllocator(), first.output
+    further = [array for position, array in enumerate(then.inputs) if position != operand]
+    apart = None
+    if any(np.may_share_memory(array, result) for array in further):
+        order = sorted(range(result.ndim), key=lambda axis: -result.strides[axis])
+        apart = scratch.take(result.shape, result.dtype, order)
+
+    def build(target: Array) -> tuple[Kernel, Kernel]:
+        operands = [target if position == operand else array for position, array in enumerate(then.inputs)]
+        return prepare(replace(first, outputs=[target])), prepare(replace(then, inputs=operands))
+
+    kernels = build(result if apart is None else apart.stand_in())
+    pad = scratch.take((max(kernel.scratch for kernel in kernels),), np.dtype(np.uint8))
 
     def bind(memory: Array) -> Run:
-        return make_runner([(first.bind(memory), []), (then.bind(memory), [])])
+        bound = kernels if apart is None else build(apart.of(memory))
+        return make_runner([(kernel.bind(pad.of(memory)), []) for kernel in bound])
 
     return Kernel(
         bind,
-        max(first.scratch, then.scratch),
-        first.nanoseconds + then.nanoseconds,
-        (*first.prepacked, *then.prepacked),
-        first.is_stream,
+        scratch.size,
+        sum(kernel.nanoseconds for kernel in kernels),
+        tuple(operand for kernel in kernels for operand in kernel.prepacked),
+        kernels[0].is_stream,
     )
 
 

@@ -4,6 +4,7 @@ from einc_runtime.execution.rewrites.channel_order import order_channels
 from einc_runtime.execution.rewrites.kernel_splitting import KernelTime
 from einc_runtime.execution.rewrites.map_joining import JoinedMap
 from einc_runtime.execution.rewrites.pipeline import MAX_COALESCED_BYTES, RewriteOptions, RewrittenTask, rewrite
+from einc_runtime.execution.rewrites.separate_results import separate_results
 
 __all__ = [
     "MAX_COALESCED_BYTES",
@@ -13,4 +14,5 @@ __all__ = [
     "RewrittenTask",
     "order_channels",
     "rewrite",
+    "separate_results",
 ]

@@ -12,11 +12,10 @@ from collections.abc import Iterator
 import msgspec
 
 from einc_runtime.errors import PlanFault
+from einc_runtime.execution.rewrites.convolutions import read_convolution, read_program
 from einc_runtime.kernels.numpy import onednn
-from einc_runtime.plan.index_convolutions import find_convolution
 from einc_runtime.plan.index_equations import parse_index_equation
-from einc_runtime.plan.index_programs import IndexProgram, TensorRead, read_index_program
-from einc_runtime.plan.meaning.index import parse_shapes
+from einc_runtime.plan.index_programs import TensorRead
 from einc_runtime.plan.schema import Bundle, Operation
 from einc_runtime.plan.states import STATE
 
@@ -58,10 +57,10 @@ def order_channels(bundle: Bundle) -> Bundle:
 
 def _find_order(operation: Operation) -> Order | None:
     """The dimensions of an image that is convolved, from the slowest to the fastest; None for all other operations."""
-    program = _read_program(operation) if operation.kernel == "index" else None
-    convolution = None if program is None else find_convolution(program)
-    if program is None or convolution is None:
+    known = read_convolution(operation)
+    if known is None:
         return None
+    program, convolution = known
     channels = (convolution.group, convolution.filter)
     return tuple(sorted(range(program.kept), key=lambda dim: program.result[dim] in channels))
 
@@ -75,15 +74,10 @@ def _list_neighbours(operation: Operation) -> Iterator[int]:
             operation.inputs[number] for number, names in enumerate(equation.inputs) if names == equation.output
         )
     elif operation.kernel == "index":
-        program = _read_program(operation)
+        program = read_program(operation)
         for read in program.reads:
             if isinstance(read, TensorRead) and len(read.positions) == program.kept > 1:
                 pairs = zip(read.positions, program.result, strict=True)
                 followed = sum(any(name == loop for name, _ in position.terms) for position, loop in pairs)
                 if followed >= program.kept - 1:
                     yield operation.inputs[read.operand]
-
-
-def _read_program(operation: Operation) -> IndexProgram:
-    attributes = operation.kernel_attributes
-    return read_index_program(lambda name, _: attributes[name], parse_shapes(str(attributes["shapes"])))

@@ -9,7 +9,6 @@ from __future__ import annotations
 
 import itertools
 from collections.abc import Sequence
-from functools import partial
 from typing import NamedTuple
 
 import msgspec
@@ -73,13 +72,13 @@ def split_kernel(
     """The task in `parts` parts, or in fewer where its kernel cannot be split so often; the task fits its kernel.
     `order` is that of its result's dimensions in memory, and `then` the map that is joined to it, with the place of its
     operand."""
-    if operation.kernel in COMPOSED_KERNELS:
-        return _split_index(operation, task, parts, order)
-    reads, writes = ([region.block.shape for region in regions] for regions in (task.reads, task.writes))
     further_names: list[Names] = []
     if then is not None:
         equation = parse_index_equation(str(then[0].kernel_attributes["indices"]))
         further_names = [names for position, names in enumerate(equation.inputs) if position != then[1]]
+    if operation.kernel in COMPOSED_KERNELS:
+        return _split_index(operation, task, parts, order, further_names, () if then is None else equation.output)
+    reads, writes = ([region.block.shape for region in regions] for regions in (task.reads, task.writes))
     first_reads = reads[: len(reads) - len(further_names)]
     invocation = Invocation(operation.kernel, operation.kernel_attributes, first_reads, writes)
     possible = find_splits(invocation, order) if parts > 1 else []
@@ -100,11 +99,15 @@ def split_kernel(
     ]
 
 
-def _split_index(operation: Operation, task: KernelTask, parts: int, order: Sequence[int]) -> Sequence[KernelTask]:
-    """The parts of an index program: each reads what its own positions need, halos included."""
+def _split_index(
+    operation: Operation, task: KernelTask, parts: int, order: Sequence[int], further: Sequence[Names], output: Names
+) -> Sequence[KernelTask]:
+    """The parts of an index program: each reads what its own positions need, halos included. `further` are the indices
+    of what a map of the result reads, which has the indices `output`."""
     if parts < 2:
         return (task,)
-    blocks = [region.block for region in task.reads]
+    first_reads = task.reads[: len(task.reads) - len(further)]
+    blocks = [region.block for region in first_reads]
     program = IndexSplits.of(
         Invocation(operation.kernel, operation.kernel_attributes, (), (), blocks, [task.writes[0].block])
     )
@@ -118,12 +121,13 @@ def _split_index(operation: Operation, task: KernelTask, parts: int, order: Sequ
     if axis is None or parts == 1:
         return (task,)
     bounds = [program.extent(axis) * part // parts for part in range(parts + 1)]
-    return [
-        msgspec.structs.replace(
-            task, reads=_cut(task.reads, inputs), writes=_cut(task.writes, [output] * len(task.writes))
-        )
-        for inputs, output in itertools.starmap(partial(program.cut, axis), itertools.pairwise(bounds))
-    ]
+    ways = [SplitAxis(names.index(output[axis])) if output[axis] in names else None for names in further]
+    divided = []
+    for start, stop in itertools.pairwise(bounds):
+        inputs, block = program.cut(axis, start, stop)
+        reads = (*_cut(first_reads, inputs), *_narrow(task.reads[len(first_reads) :], ways, start, stop))
+        divided.append(msgspec.structs.replace(task, reads=reads, writes=_cut(task.writes, [block] * len(task.writes))))
+    return divided
 
 
 def _cut(regions: Sequence[Region], blocks: Sequence[Block]) -> tuple[Region, ...]:

@@ -58,6 +58,10 @@ class OnednnObject:
         self._destroy(self.value)
 
 
+def _pass(argument: Any) -> Any:
+    return ctypes.c_void_p(argument.value) if isinstance(argument, OnednnObject) else argument
+
+
 class _Argument(ctypes.Structure):
     _fields_ = (("kind", ctypes.c_int), ("memory", ctypes.c_void_p))
 
@@ -80,7 +84,6 @@ class _Library:
         self.execute = self._library.dnnl_primitive_execute
         self.execute.argtypes = [pointer, pointer, integer, pointer]
         self.get_threads, self.set_threads = self._library.omp_get_max_threads, self._library.omp_set_num_threads
-        self._attributes: OnednnObject | None = None
         self._engine = self.make("engine", _CPU, ctypes.c_size_t(0))
 
     @property
@@ -90,7 +93,8 @@ class _Library:
     def make(self, kind: str, *arguments: Any, suffix: str = "") -> OnednnObject:
         """Calls dnnl_{kind}_create{suffix}. Raises OnednnError, and MemoryError where there is too little."""
         handle = ctypes.c_void_p()
-        status = getattr(self._library, f"dnnl_{kind}_create{suffix}")(ctypes.byref(handle), *arguments)
+        create = getattr(self._library, f"dnnl_{kind}_create{suffix}")
+        status = create(ctypes.byref(handle), *map(_pass, arguments))
         if status == 1:
             raise MemoryError(f"oneDNN has no memory for a {kind}")
         if status or handle.value is None:
@@ -121,14 +125,18 @@ class _Library:
         )
         return (text.value or b"").decode(errors="replace")
 
-    @property
-    def attributes(self) -> ctypes.c_void_p:
-        """Scratch memory comes from the caller."""
-        if self._attributes is None:
-            self._attributes = self.make("primitive_attr")
-            pointer = ctypes.c_void_p(self._attributes.value)
-            self._library.dnnl_primitive_attr_set_scratchpad_mode(pointer, _USER_SCRATCHPAD)
-        return ctypes.c_void_p(self._attributes.value)
+    def make_attributes(self, operations: OnednnObject | None = None) -> OnednnObject:
+        """Scratch memory comes from the caller; `operations` are done to each element before it is stored."""
+        attributes = self.make("primitive_attr")
+        self.call("primitive_attr_set_scratchpad_mode", attributes, _USER_SCRATCHPAD)
+        if operations is not None:
+            self.call("primitive_attr_set_post_ops", attributes, operations)
+        return attributes
+
+    def call(self, function: str, changed: OnednnObject, *arguments: Any) -> None:
+        """Calls dnnl_{function} with an object that it changes. Raises OnednnError."""
+        if getattr(self._library, f"dnnl_{function}")(_pass(changed), *map(_pass, arguments)):
+            raise OnednnError(f"oneDNN refuses {function}")
 
 
 def find_files() -> list[Path]:
@@ -223,14 +231,13 @@ class _Primitive:
             if shape.packed
             else library.describe(shape.dtype, shape.right)
         )
-        of_left, of_right, of_target = (ctypes.c_void_p(descriptor.value) for descriptor in (left, right, target))
-        descriptor = library.make(
-            "matmul_primitive_desc", library.engine, of_left, of_right, None, of_target, library.attributes
-        )
+        attributes = library.make_attributes()
+        operands = left, right, None, target
+        descriptor = library.make("matmul_primitive_desc", library.engine, *operands, attributes)
         if library.name_implementation(descriptor).startswith("ref"):
             raise OnednnError("oneDNN computes this element by element")
         self.shape, self._descriptors = shape, (left, right, target, descriptor)
-        self._primitive = library.make("primitive", ctypes.c_void_p(descriptor.value))
+        self._primitive = library.make("primitive", descriptor)
         self.scratch: int = library.size_of(library.query(descriptor, OF_SCRATCHPAD) or None)
         self.packed_size: int = library.size_of(self.right)
         self.form = number_form(self.right, descriptor) if shape.packed else 0
@@ -342,7 +349,7 @@ class OnednnProduct:
             descriptor = library.make(
                 "reorder_primitive_desc", plain_layout, library.engine, packed_layout, library.engine, None
             )
-            primitive = library.make("primitive", ctypes.c_void_p(descriptor.value))
+            primitive = library.make("primitive", descriptor)
             places = [(SOURCE, plain.value, address(matrix)), (TARGET, self.primitive.right, address(packed))]
             OnednnCall(primitive, hold_memory(places), ())()
         return packed

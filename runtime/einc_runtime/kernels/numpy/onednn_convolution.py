@@ -1,7 +1,7 @@
-"""Convolutions by oneDNN: it chooses the layouts of images and kernels. A few images at a time are brought into them.
+"""Convolutions by oneDNN, with functions of their elements: it chooses the layouts of images and kernels.
 
-So an image, its result and what lies between stay in a core's second cache. Constant kernels are brought into their
-layout once.
+Images that lie in another layout are brought into it, a few at a time: so an image, its result and what lies between
+stay in a core's second cache. Constant kernels are brought into their layout once.
 """
 
 from __future__ import annotations
@@ -9,6 +9,7 @@ from __future__ import annotations
 import ctypes
 import math
 from collections.abc import Sequence
+from contextlib import suppress
 from dataclasses import dataclass
 from functools import lru_cache
 
@@ -27,15 +28,18 @@ from einc_runtime.kernels.numpy.onednn import (
     Layout,
     OnednnCall,
     OnednnError,
+    OnednnObject,
 )
 from einc_runtime.kernels.numpy.pieces import CallSequence
+from einc_runtime.kernels.numpy.post_operations import ADD_TARGET, PostOperation, make_post_operations, number_operand
 from einc_runtime.kernels.numpy.prepacking import PrepackedProduct, is_constant, share_prepacked
 
 _INFERENCE, _DIRECT = 96, 1
 _OF_SOURCE, _OF_TARGET = 129, 133  # what a descriptor is asked for, as in `onednn.py`
 
 IMAGES_AT_ONCE = 1 << 20
-"""Bytes of images and results that are computed at a time."""
+"""Bytes of images and results that are brought into their layouts at a time, or as many as the kernels have, which are
+read each time."""
 CONVOLVED_PER_NS = 50
 """Products that a core is taken to make in a nanosecond, for the estimate in `Kernel.nanoseconds`."""
 
@@ -52,13 +56,15 @@ class WindowSteps:
 
 @dataclass(frozen=True, slots=True)
 class ConvolutionShape:
-    """All that decides how some images are convolved, but for where they lie."""
+    """All that decides how some images are convolved, but for where they lie. `then` are the functions that elements
+    become results by, each with the layout of its operand if it has one."""
 
     dtype: str
     source: Layout
     weights: Layout
     target: Layout
     windows: WindowSteps
+    then: tuple[tuple[str, Layout | None], ...] = ()
 
 
 class ConvolutionPrimitive:
@@ -72,26 +78,19 @@ class ConvolutionPrimitive:
             library.describe_any(shape.dtype, description[0])
             for description in (shape.source, shape.weights, shape.target)
         ]
-        source, weights, target = (ctypes.c_void_p(description.value) for description in free)
-        windows = shape.windows
-        lists = [
-            (ctypes.c_int64 * len(values))(*values)
-            for values in (
-                windows.steps,
-                [dilation - 1 for dilation in windows.dilations],
-                windows.before,
-                windows.behind,
-            )
-        ]
-        descriptor = library.make(
-            "convolution_forward_primitive_desc", library.engine, _INFERENCE, _DIRECT,
-            source, weights, None, target, *lists, library.attributes,
-        )  # fmt: skip
-        if library.name_implementation(descriptor).startswith("ref"):
+        then = [(name, None if layout is None else library.describe("f32", layout)) for name, layout in shape.then]
+        attributes = library.make_attributes(make_post_operations(then) if then else None)
+        descriptor = self._describe(free, attributes)
+        way = library.name_implementation(descriptor)
+        if way.startswith("ref"):
             raise OnednnError("oneDNN computes this element by element")
-        self._kept = (plain, free, descriptor)
-        self.primitive = library.make("primitive", ctypes.c_void_p(descriptor.value))
         self.plain = [description.value for description in plain]
+        with suppress(OnednnError):  # it may write where the result lies as fast
+            direct = self._describe([*free[:2], plain[2]], attributes)
+            descriptor = direct if library.name_implementation(direct) == way else descriptor
+        self._kept = (plain, free, then, descriptor)
+        self.primitive = library.make("primitive", descriptor)
+        self.operands = [None if operand is None else operand.value for _, operand in then]
         self.used = [library.query(descriptor, wanted_part) for wanted_part in (_OF_SOURCE, OF_WEIGHTS, _OF_TARGET)]
         self.pad = library.query(descriptor, OF_SCRATCHPAD)
         self.sizes = [library.size_of(ctypes.c_void_p(description)) for description in self.used]
@@ -106,17 +105,34 @@ class ConvolutionPrimitive:
             for pair in [(self.plain[0], self.used[0]), (self.plain[1], self.used[1]), (self.used[2], self.plain[2])]
         }
 
+    def _describe(self, layouts: Sequence[OnednnObject], attributes: OnednnObject) -> OnednnObject:
+        """The descriptor of the primitive for images, kernels and results in these layouts. Raises OnednnError."""
+        library, windows = onednn.require_library(), self.shape.windows
+        source, weights, target = layouts
+        dilations = [dilation - 1 for dilation in windows.dilations]
+        lists = [
+            (ctypes.c_int64 * len(values))(*values)
+            for values in (windows.steps, dilations, windows.before, windows.behind)
+        ]
+        return library.make(
+            "convolution_forward_primitive_desc", library.engine, _INFERENCE, _DIRECT,
+            source, weights, None, target, *lists, attributes,
+        )  # fmt: skip
+
     def _make_copy(self, from_layout: int, to_layout: int) -> onednn.OnednnObject:
         library = onednn.require_library()
         pair = ctypes.c_void_p(from_layout), library.engine, ctypes.c_void_p(to_layout), library.engine
         descriptor = library.make("reorder_primitive_desc", *pair, None)
-        return library.make("primitive", ctypes.c_void_p(descriptor.value))
+        return library.make("primitive", descriptor)
 
     def copy(self, from_layout: int, source: Array, to_layout: int, target: Array) -> OnednnCall:
         places = [(SOURCE, from_layout, address(source)), (TARGET, to_layout, address(target))]
         return OnednnCall(self._copies[from_layout, to_layout], onednn.hold_memory(places), (self, source, target))
 
-    def convolve(self, source: Array, weights: Array, target: Array, scratch: Array) -> OnednnCall:
+    def convolve(
+        self, source: Array, weights: Array, target: Array, operands: Sequence[Array | None], scratch: Array
+    ) -> OnednnCall:
+        """The call; `operands` are those of the functions that follow."""
         arrays = (
             (SOURCE, self.used[0], source),
             (WEIGHTS, self.used[1], weights),
@@ -125,7 +141,11 @@ class ConvolutionPrimitive:
         places = [(kind, descriptor, address(array)) for kind, descriptor, array in arrays]
         if self.scratch:
             places.append((SCRATCHPAD, self.pad, address(scratch)))
-        return OnednnCall(self.primitive, onednn.hold_memory(places), (self, source, weights, target, scratch))
+        for number, (descriptor, array) in enumerate(zip(self.operands, operands, strict=True)):
+            if descriptor is not None and array is not None:
+                places.append((number_operand(number), descriptor, address(array)))
+        kept = (self, source, weights, target, operands, scratch)
+        return OnednnCall(self.primitive, onednn.hold_memory(places), kept)
 
 
 @lru_cache(onednn.MAX_PRIMITIVES)
@@ -134,20 +154,62 @@ def _share(shape: ConvolutionShape) -> ConvolutionPrimitive:
         return ConvolutionPrimitive(shape)
 
 
-def make_convolution(source: Array, weights: Array, target: Array, windows: WindowSteps) -> Kernel | None:
-    """The convolution of [batch, channels, dims...] by [groups, filters, channels, dims...].
+@dataclass(frozen=True, slots=True)
+class _Images:
+    """Some images, their results, and the operands of the functions that follow."""
 
-    None where oneDNN is missing or has no fast way.
+    source: Array
+    target: Array
+    operands: tuple[Array | None, ...]
+
+
+def make_convolution(
+    source: Array,
+    weights: Array,
+    target: Array,
+    windows: WindowSteps,
+    then: Sequence[PostOperation] = (),
+    *,
+    in_place: bool = False,
+) -> Kernel | None:
+    """The convolution of [batch, channels, dims...] by [groups, filters, channels, dims...], with functions of its
+    elements, whose operands have the dimensions of the result or an extent of 1.
+
+    None where oneDNN is missing or has no fast way, and where images or results would be copied but must be `in_place`.
     """
     if not onednn.is_available():
         return None
-    each = (source[0].size * source.itemsize) + (target[0].size * target.itemsize)
-    count = max(n for n in range(1, len(source) + 1) if len(source) % n == 0 and (n == 1 or n * each <= IMAGES_AT_ONCE))
-    parts = [(source[at : at + count], target[at : at + count]) for at in range(0, len(source), count)]
     kernel = weights if len(weights) > 1 else weights[0]
+
+    def divide(count: int) -> tuple[ConvolutionPrimitive, list[_Images]]:
+        parts = [
+            _Images(
+                source[at : at + count],
+                target[at : at + count],
+                tuple(
+                    x if x is None or len(x) == 1 else x[at : at + count]
+                    for x in (operation.operand for operation in then)
+                ),
+            )
+            for at in range(0, len(source), count)
+        ]
+        layouts = [_find_layout(array) for array in (parts[0].source, kernel, parts[0].target)]
+        functions = tuple(
+            (operation.function, None if operand is None else _find_layout(operand))
+            for operation, operand in zip(then, parts[0].operands, strict=True)
+        )
+        return _share(
+            ConvolutionShape(dtype_name(target), layouts[0], layouts[1], layouts[2], windows, functions)
+        ), parts
+
     try:
-        layouts = [_find_layout(array) for array in (*parts[0][:1], kernel, parts[0][1])]
-        primitive = _share(ConvolutionShape(dtype_name(target), layouts[0], layouts[1], layouts[2], windows))
+        primitive, parts = divide(len(source))
+        if primitive.moves[0] or primitive.moves[2]:
+            if in_place or (primitive.moves[2] and any(operation.function == ADD_TARGET for operation in then)):
+                return None
+            each, most = source[0].nbytes + target[0].nbytes, max(IMAGES_AT_ONCE, kernel.nbytes)
+            counts = (n for n in range(len(source), 0, -1) if len(source) % n == 0)
+            primitive, parts = divide(next(n for n in counts if n == 1 or n * each <= most))
     except (OnednnError, ValueError):
         return None
     return _build(primitive, parts, kernel)
@@ -155,7 +217,8 @@ def make_convolution(source: Array, weights: Array, target: Array, windows: Wind
 
 def _find_layout(array: Array) -> Layout:
     """Extents and strides. Raises ValueError where oneDNN has no such strides."""
-    steps = [array.itemsize if n == 1 else step for n, step in zip(array.shape, array.strides, strict=True)]
+    end = max((n * step for n, step in zip(array.shape, array.strides, strict=True) if n > 1), default=array.itemsize)
+    steps = [end if n == 1 else step for n, step in zip(array.shape, array.strides, strict=True)]  # as if it were dense
     if any(step % array.itemsize or step <= 0 for step in steps):
         raise ValueError("strides between elements")
     return array.shape, tuple(step // array.itemsize for step in steps)
@@ -174,7 +237,7 @@ def _run_all(calls: Sequence[OnednnCall]) -> Run:
     return _OneThread([(call, []) for call in calls])
 
 
-def _build(primitive: ConvolutionPrimitive, parts: Sequence[tuple[Array, Array]], kernel: Array) -> Kernel:
+def _build(primitive: ConvolutionPrimitive, parts: Sequence[_Images], kernel: Array) -> Kernel:
     scratch = ScratchAllocator()
 
     def take(size: int) -> ScratchArray:
@@ -198,17 +261,17 @@ def _build(primitive: ConvolutionPrimitive, parts: Sequence[tuple[Array, Array]]
 
         def prepare(packed: Array) -> list[OnednnCall]:
             calls = []
-            for source, target in parts:
-                used_source, computed = images if moves[0] else source, results if moves[2] else target
-                calls += [primitive.copy(plain[0], source, used[0], used_source)] if moves[0] else []
-                calls.append(primitive.convolve(used_source, packed, computed, pad))
-                calls += [primitive.copy(used[2], computed, plain[2], target)] if moves[2] else []
+            for part in parts:
+                source, computed = images if moves[0] else part.source, results if moves[2] else part.target
+                calls += [primitive.copy(plain[0], part.source, used[0], source)] if moves[0] else []
+                calls.append(primitive.convolve(source, packed, computed, part.operands, pad))
+                calls += [primitive.copy(used[2], computed, plain[2], part.target)] if moves[2] else []
             return calls
 
         unpacked = _run_all([primitive.copy(plain[1], kernel, used[1], weights), *prepare(weights)])
         return unpacked if pack is None else PrepackedProduct(pack, lambda data: _run_all(prepare(data)), unpacked)
 
-    products = sum(target.size for _, target in parts) * math.prod(
+    products = sum(part.target.size for part in parts) * math.prod(
         kernel.shape[-len(primitive.shape.windows.steps) - 1 :]
     )
     return Kernel(bind, scratch.size, products / CONVOLVED_PER_NS, () if pack is None else (pack,))
