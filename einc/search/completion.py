@@ -15,18 +15,16 @@ from contextlib import AbstractContextManager, suppress
 from threadpoolctl import threadpool_limits
 
 from einc.errors import CapacityError
-from einc.graph.graph import Graph
 from einc.graph.layers import Folded
 from einc.physical.build import build_fast
 from einc.physical.program import DeviceProgram
 from einc.physical.synthesis import SynthesizingScheduler
 from einc.search.evaluation import EvaluatedPlan, Evaluator
 from einc.search.folding import time_left_out
-from einc.search.neighbours import list_changes, list_pair_changes
 from einc.search.orders import Order, list_all_orders
-from einc.search.overlap import estimate_overlapped
+from einc.search.pool import Pool
 from einc.search.space import Assignment, SearchSpace
-from einc.search.tables import UNITS_PER_MS, TimeProblem
+from einc.search.tables import TimeProblem
 
 MAX_SEARCHES, MAX_SEARCHES_OF_PAIRS = 60, 2560
 """Searches for exchanges after which no further plan is completed if there is no time limit, as they take most of the
@@ -41,9 +39,6 @@ MAX_COMPLETED_PLANS = 40
 
 MAX_DESCENT_STARTS = 4
 """Plans from which the tables and their overlap are descended."""
-
-MAX_DESCENT_STEPS = 50
-"""Steps of each of these descents."""
 
 PROMISING = 1.03
 """A plan is completed if its estimate is at most this part of the best time so far."""
@@ -143,7 +138,7 @@ def improve_completed(completer: Completer, tables: TimeProblem, report: Callabl
     times = completer.times
     ranked = sorted(times, key=lambda evaluated: (times[evaluated], evaluated.assignment))
     best = ranked[0]
-    pool = _Pool(evaluator.space.graph, tables, PROMISING * times[best])
+    pool = Pool(evaluator.space.graph, tables, PROMISING * times[best])
     for start in dict.fromkeys([evaluated.assignment for evaluated in ranked][:MAX_DESCENT_STARTS]):
         pool.descend(start)
     pool.surround(best, times[best])
@@ -192,55 +187,3 @@ def _list_variants(evaluator: Evaluator, assignment: Assignment, order: Order) -
     yield from ((other_order, True) for other_order in list_all_orders(evaluator.space.graph) if other_order != order)
     if evaluator.space.leaves_idle(assignment):
         yield order, False
-
-
-class _Pool:
-    """Plans that are not completed yet, with what they are estimated to take in ms, and in which order of operators.
-
-    Those that are estimated to take more than `limit` ms are not kept: there are hundreds of thousands of them.
-    """
-
-    def __init__(self, graph: Graph, tables: TimeProblem, limit: float) -> None:
-        self._graph = graph
-        self._tables = tables
-        self._limit = limit
-        self._orders = list_all_orders(graph)
-        self._estimates: dict[Assignment, tuple[float, int]] = {}
-
-    def descend(self, start: Assignment) -> None:
-        """Adds what differs from a plan by one operator or two neighbours, and goes on from the best of these."""
-        current, estimate = start, math.inf
-        for _ in range(MAX_DESCENT_STEPS):
-            least, neighbour = self._add_changes(current, 1.0)
-            if least >= estimate:
-                return
-            current, estimate = neighbour, least
-
-    def surround(self, evaluated: EvaluatedPlan, predicted_ms: float) -> None:
-        """Adds what differs a little from a completed plan: its estimate is likely to be as wrong as that one's."""
-        (estimate,), _ = estimate_overlapped(self._graph, self._tables, [evaluated.assignment], self._orders)
-        self._add_changes(evaluated.assignment, predicted_ms * UNITS_PER_MS / max(1, int(estimate)))
-
-    def take(self, tried: set[Assignment]) -> Iterator[tuple[float, Assignment, Order]]:
-        """The most promising plans one by one, except those of `tried`; plans may be added meanwhile."""
-        known = set(tried)
-        while waiting := [
-            (*entry, candidate) for candidate, entry in self._estimates.items() if candidate not in known
-        ]:
-            estimate, number, assignment = min(waiting, key=lambda entry: (entry[0], entry[2]))
-            known.add(assignment)
-            yield estimate, assignment, self._orders[number]
-
-    def _add_changes(self, assignment: Assignment, factor: float) -> tuple[float, Assignment]:
-        """Adds the changes of a plan; the best of them, with its estimate."""
-        changes = [*list_changes(self._tables, assignment), *list_pair_changes(self._tables, assignment)]
-        plans = [change.apply(assignment) for change in changes] or [assignment]
-        estimates, numbers = estimate_overlapped(self._graph, self._tables, plans, self._orders)
-        changed_plans = [
-            (factor * int(estimate) / UNITS_PER_MS, int(number))
-            for estimate, number in zip(estimates, numbers, strict=True)
-        ]
-        for plan, changed in zip(plans, changed_plans, strict=True):
-            if changed[0] <= self._limit:
-                self._estimates[plan] = min(changed, self._estimates.get(plan, changed))
-        return min((estimate, plan) for (estimate, _), plan in zip(changed_plans, plans, strict=True))

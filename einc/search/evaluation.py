@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass, replace
 
 from einc.errors import MachineError
@@ -91,6 +92,13 @@ class Evaluator:
     def hurried(self) -> bool:
         """Whether the time limit leaves no time for a further plan like the slowest so far, and to finish one."""
         return not self.budget.left or self.budget.left < BUILDS_LEFT * self.seconds
+
+    @contextmanager
+    def allow(self, effort: float) -> Iterator[None]:
+        """Inside of it, so many tasks may be built, whatever was left before."""
+        left, self.effort = self.effort, effort
+        yield
+        self.effort = left
 
     def evaluate(
         self, assignment: Sequence[int], order: Order | None = None, *, spread: bool = True

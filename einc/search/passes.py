@@ -14,7 +14,7 @@ from einc.errors import InternalError
 from einc.physical.budget import SearchBudget
 from einc.physical.build import build
 from einc.search.completion import MANY_SITES, Completer, improve_completed, limit_completed
-from einc.search.descent import descend, try_overlapped_plans, try_small_plans
+from einc.search.descent import descend, improve_by_estimates, try_overlapped_plans, try_small_plans
 from einc.search.evaluation import EvaluatedPlan, Evaluator
 from einc.search.initial_plans import PAPER, SIDE_BY_SIDE, add_optima, find_slow
 from einc.search.memory import find_smaller, sample_prices
@@ -26,6 +26,10 @@ from einc_runtime.text import format_memory
 SMALLER, IMPROVED = "less memory", "improved"
 """Names of contenders beside those that the search starts from (`einc.search.initial_plans`): the fastest that fits by
 a price on memory, and what the improvement made of the best."""
+
+MORE_EFFORT = 7_500
+"""Tasks that may be built to improve a plan further where inputs lie once and links differ: half a second's worth,
+where the search takes ten for exchanges."""
 
 Progress = Callable[[str, float], None]
 """Called with what is being done, and the best predicted time so far in ms (0 if unknown)."""
@@ -112,21 +116,25 @@ def fit_memory(search: Search, state: SearchState) -> SearchState:
 def improve(search: Search, state: SearchState) -> SearchState:
     """Descends from the best contenders over whole plans; of a small graph, also from plans in which much overlaps."""
     problem, evaluator, first = search.problem, search.evaluator, state.best
-    search.progress("improving the fastest plan", first.predicted_ms)
+
+    def report(ms: float) -> None:
+        search.progress("improving the fastest plan", ms)
+
+    report(first.predicted_ms)
     starts = list(state.contenders.values())
     if problem.folded is not None:  # the whole is built twice at last
         times_larger = len(problem.graph.nodes) / len(problem.space.graph.nodes)
         search.budget.reserve(2 * evaluator.seconds * times_larger)
     else:
         starts += try_small_plans(evaluator, problem.tables, first)
-        starts += try_overlapped_plans(evaluator, problem.tables, starts)
-    best = descend(
-        evaluator,
-        problem.tables,
-        starts,
-        reorder=problem.folded is None,
-        report=lambda ms: search.progress("improving the fastest plan", ms),
-    )
+        if problem.space.once and problem.even:
+            starts.append(improve_by_estimates(evaluator, problem.tables, starts, report))
+        else:
+            starts += try_overlapped_plans(evaluator, problem.tables, starts)
+    best = descend(evaluator, problem.tables, starts, reorder=problem.folded is None, report=report)
+    if problem.space.once and not problem.even and problem.folded is None:
+        with evaluator.allow(MORE_EFFORT):
+            best = improve_by_estimates(evaluator, problem.tables, [best, *starts], report)
     return state if best is first else state.add(IMPROVED, best)
 
 
