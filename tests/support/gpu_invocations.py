@@ -165,6 +165,17 @@ INVOCATIONS = {
                              array("i32", 40, 2)], array("f32", 40, 2, 60)),
     "experts in decoding": made("expert_matmul", {"experts": 128}, [array("f16", 2, 2048), array("f16", 128, 768, 2048),
                                 array("i64", 2, 8)], array("f16", 2, 8, 768)),
+    "stored experts": made("expert_matmul", {"experts": 128, "group": 32}, [
+        array("bf16", 512, 2048), array("f4x2", 128, 768, 1024), array("f8e8m0", 128, 768, 64), array("i64", 512, 8),
+    ], array("bf16", 512, 8, 768)),
+    "stored experts in decoding": made("expert_matmul", {"experts": 128, "group": 128}, [
+        array("f16", 2, 2048), array("i4x2", 128, 768, 1024), array("f16", 128, 768, 16), array("i8", 128, 768, 16),
+        array("i64", 2, 8),
+    ], array("f16", 2, 8, 768)),
+    "stored experts with factors": made("expert_matmul", {"experts": 8, "group": 16}, [
+        array("bf16", 40, 2, 96), array("f4x2", 8, 60, 48), array("f8e4m3", 8, 60, 6), array("f32", 8),
+        array("i32", 40, 2),
+    ], array("bf16", 40, 2, 60)),
     "append": made("append", {"cache_lens": [100, 50], "new_lens": [1, 3]},
                    [array("f16", 8, 150, 128), array("f16", 8, 4, 128), array("i64", 4)], array("f16", 8, 150, 128)),
     "append to floats of 8 bits": made(

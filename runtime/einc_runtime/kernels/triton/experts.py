@@ -281,17 +281,17 @@ class _Sources:
         lines = [
             "program = tl.program_id(0)",
             f"i = program % {count}",
-            f"place = tl.arange(0, {rows})",
-            f"inside = place < {count}",
-            f"pick = {self._read_picks('place', 'inside')}",
+            f"slot_number = tl.arange(0, {rows})",
+            f"inside = slot_number < {count}",
+            f"pick = {self._read_picks('slot_number', 'inside')}",
             self._complain("pick", "inside"),
-            "e = tl.sum(tl.where(place == i, pick, 0), 0)",
+            "e = tl.sum(tl.where(slot_number == i, pick, 0), 0)",
             "alike = inside & (pick == e)",
-            "before = tl.max((alike & (place < i)).to(tl.int32), 0)",
+            "before = tl.max((alike & (slot_number < i)).to(tl.int32), 0)",
             "here = alike & (before == 0)",
             f"there = (before == 0) & (e >= 0) & (e < {self.experts})",
             f"depth = tl.where(there, {self.depth}, 0)",
-            f"slot_number = place{self.cast}",
+            f"slot_number = slot_number{self.cast}",
             *self._write_product(f"(program // {count})", tile),
         ]
         items = [self.x, *self.weight, self.picks, self.y]
