@@ -2,10 +2,10 @@
 
 With the shares p = exp(s - lse) of the scores s, and D = sum(do * o) - dlse for each query:
 
-    dv = p^T do        ds = scale * p * (do v^T - D)        dq = ds k        dk = ds^T q
+    dv = p^T do        ds = p * (do v^T - D)        dq = scale * (ds k)        dk = scale * (ds^T q)
 
 Of 16-bit floats, scores, shares and do v^T are f32; shares and ds are rounded before the products with do, q and k, as
-FlashAttention does. What is elementwise multiplies by the scale, so that products of 16-bit floats stay products. Query
+FlashAttention does. The scale is no part of products, which libraries have of 16-bit floats without one. Query
 heads that share keys are beside their queries in scores, so that sums over both are along one dimension.
 
 Sequences of equal length are a dimension; otherwise all pairs of a query and a key are computed, and those of different
@@ -70,7 +70,7 @@ def differentiate_attention(node: NodeGradient) -> None:
     if node.outputs[1] is not None:
         tensors_of_slope["l"] = _unpack(node, node.outputs[1], sequences, group)
         terms.append(f"l[{_QUERY_INDICES}]")
-    slope = f"{scale} * p[{_SCORE_INDICES}] * ({' + '.join(terms)})"
+    slope = f"p[{_SCORE_INDICES}] * ({' + '.join(terms)})"
     if operator.softcap:
         tensors_of_slope["s"] = scores
         slope = f"{slope} * (1.0 - s[{_SCORE_INDICES}] * s[{_SCORE_INDICES}] / {operator.softcap**2!r})"
@@ -79,11 +79,11 @@ def differentiate_attention(node: NodeGradient) -> None:
     ds = node.write(f"ds[{_SCORE_INDICES}] = {slope}", **tensors_of_slope, **tensors)
     ds, k, q = (_round(node, name) for name in (ds, k, q))
     if node.needs[0]:
-        text = f"dq[{_QUERY_INDICES}, d] = sum[k](s[{_SCORE_INDICES}] * k[h, b, k, d])"
-        _put(node, 0, node.write(text, s=ds, k=k))
+        product = node.write(f"dq[{_QUERY_INDICES}, d] = sum[k](s[{_SCORE_INDICES}] * k[h, b, k, d])", s=ds, k=k)
+        _put(node, 0, node.write(f"dq[{_QUERY_INDICES}, d] = {scale} * p[{_QUERY_INDICES}, d]", p=product))
     if node.needs[1]:
-        text = f"dk[h, b, k, d] = sum[g, q](s[{_SCORE_INDICES}] * q[{_QUERY_INDICES}, d])"
-        _put(node, 1, node.write(text, s=ds, q=q))
+        product = node.write(f"dk[h, b, k, d] = sum[g, q](s[{_SCORE_INDICES}] * q[{_QUERY_INDICES}, d])", s=ds, q=q)
+        _put(node, 1, node.write(f"dk[h, b, k, d] = {scale} * p[h, b, k, d]", p=product))
 
 
 def _count_sequences(operator: Attention) -> int:

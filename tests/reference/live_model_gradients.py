@@ -8,6 +8,7 @@ became of them.
 from __future__ import annotations
 
 import json
+import statistics
 import sys
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
@@ -239,12 +240,13 @@ def check(
     errors: Mapping[str, float],
     least: float,
 ) -> None:
-    """Each parameter has a gradient, of which tied ones have one; no further from the exact one than torch's times
-    ROUNDING."""
+    """Each parameter has a gradient, of which tied ones have one; no further from the exact one than ROUNDING times
+    torch's, of this parameter or in the median of all: where terms cancel, how far away torch's is is chance."""
     named = dict(case.module.named_parameters(remove_duplicate=False))
     assert {id(named[key]) for key in ours} == {id(named[key]) for key in exact}
+    typical = statistics.median(errors.values())
     for key, gradient in ours.items():
-        away, allowed = measure(gradient, exact[key]), max(ROUNDING * errors[key], least)
+        away, allowed = measure(gradient, exact[key]), max(ROUNDING * errors[key], ROUNDING * typical, least)
         assert away <= allowed, f"{key}: {away:.2g} away, and {allowed:.2g} is allowed"
 
 
