@@ -72,8 +72,8 @@ def import_published(
     what cannot be exported, or whose weights are stored otherwise than einc reads them.
     """
     if request.caches or request.batch > 1:
-        option = "--caches" if request.caches else "--batch"
-        hint = "a step has caches, and any number of sequences: `einc compile -D sequences=8 --step tokens=1x8`"
+        option, count = "--caches" if request.caches else "--batch", request.batch
+        hint = f"leave it out, and compile a step: `einc compile -D sequences={count} --step tokens=1x{count}`"
         raise UsageError(f"{option} means nothing for a model of {family}: its text reads one sequence", hint=hint)
     storage = ExportedWeights(read_exported(fields), stored)
     dtype = _TORCH_TYPES[read_element_type(fields)]

@@ -4,10 +4,10 @@ from __future__ import annotations
 
 import math
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
-from einc_runtime.text import format_count
+from einc_runtime.text import escape_text, format_count
 
 if TYPE_CHECKING:
     import numpy as np
@@ -27,12 +27,13 @@ For f16 and bf16 that is ten roundings. A plan without floating types must give 
 class Comparison:
     """The largest differences over all outputs compared; infinite where shapes or non-finite values differ.
 
-    `relative` is the largest difference of an output divided by its largest value.
+    `relative` is the largest difference of an output divided by its largest value, and `output` the one where it is.
     """
 
     absolute: float
     relative: float
     tolerance: float
+    output: str = field(default="", compare=False)
 
     @property
     def holds(self) -> bool:
@@ -41,7 +42,7 @@ class Comparison:
     def combine(self, comparison: Comparison) -> Comparison:
         """Both comparisons in one."""
         absolute, relative = max(self.absolute, comparison.absolute), max(self.relative, comparison.relative)
-        return Comparison(absolute, relative, self.tolerance)
+        return Comparison(absolute, relative, self.tolerance, max(self, comparison, key=lambda x: x.relative).output)
 
     def json(self) -> dict[str, float | None]:
         return {
@@ -51,8 +52,9 @@ class Comparison:
 
     def __str__(self) -> str:
         relation = "within" if self.holds else "above"
+        where = f" of '{escape_text(self.output, 80)}'" if self.output and not self.holds else ""
         return (
-            f"largest error {self.absolute:.3g}, {self.relative:.3g} of the largest value"
+            f"largest error {self.absolute:.3g}, {self.relative:.3g} of the largest value{where}"
             f" ({relation} the tolerance of {self.tolerance:g})"
         )
 
@@ -76,8 +78,11 @@ def compare(
     `ROUNDINGS` times that is within the tolerance, too.
     """
     moved = {name: ROUNDINGS * movement / tolerance for name, movement in (movements or {}).items() if tolerance}
-    errors = [_compute_errors(results[name], array, moved.get(name, 0.0)) for name, array in expected.items()]
-    return Comparison(max((e[0] for e in errors), default=0.0), max((e[1] for e in errors), default=0.0), tolerance)
+    comparison = Comparison(0.0, 0.0, tolerance)
+    for name, array in expected.items():
+        errors = _compute_errors(results[name], array, moved.get(name, 0.0))
+        comparison = comparison.combine(Comparison(*errors, tolerance, name))
+    return comparison
 
 
 def _compute_errors(results: Array, expected: Array, least: float) -> tuple[float, float]:

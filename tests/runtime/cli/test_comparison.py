@@ -63,10 +63,11 @@ def test_what_is_infinite_is_null_in_json():
     assert of([1.0], [2.0]).json() == {"max_abs_error": 1.0, "max_rel_error": 0.5}
 
 
-def test_what_is_said_has_all_three_numbers():
-    said = "largest error 2, 0.333 of the largest value ({} the tolerance of {})"
-    assert str(of([4.0], [6.0])) == said.format("above", "0")
-    assert str(of([4.0], [6.0], 0.5)) == said.format("within", "0.5")
+def test_what_is_said_has_all_three_numbers_and_the_worst_output():
+    said = "largest error 2, 0.333 of the largest value{} the tolerance of {})"
+    arrays = {"a": np.array([1.0]), "y": np.array([4.0])}, {"a": np.array([1.1]), "y": np.array([6.0])}
+    assert str(compare(*arrays, 0.0)) == said.format(" of 'y' (above", "0")
+    assert str(compare(*arrays, 0.5)) == said.format(" (within", "0.5")
 
 
 def test_where_sums_cancel_an_error_is_relative_to_what_roundings_move():

@@ -55,10 +55,6 @@ CASES = {
         "x : T[c=16, 7, 9, 8]; k : T[o=8, c, 3, 3, 3]",
         "y[o, z = 7, h = 9, w = 8] = x[c, z + q - 1, h + r - 1, w + s - 1, outside = 0] * k[o, c, q, r, s]",
     ),
-    "points": (
-        "x : T[n=4, 9, 13, c=32]; k : T[1, 1, c, o=48]",
-        "y[n, h = 9, w = 13, o] = x[n, h, w, c] * k[0, 0, c, o]",
-    ),
     "points_apart": (
         "x : T[n=2, c=24, 9, 14]; k : T[o=20, c, 1, 1]",
         "y[n, o, h = 5, w = 5] = x[n, c, 2 * h, 3 * w] * k[o, c, 0, 0]",
