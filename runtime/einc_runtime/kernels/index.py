@@ -132,9 +132,16 @@ def _prepare_padding(call: IndexCall, gather: Gather, source: Array, target: Arr
         part.append(slice(start - first, stop - first))
     filling, goal = _find_filling(gather, target), view_as_integers(target)[tuple(inside)]
     elements = source[tuple(part)]
+    around = [
+        target[(*inside[:axis], outside)]
+        for axis, within in enumerate(inside)
+        for outside in (slice(0, within.start), slice(within.stop, None))
+    ]
+    borders = [border for border in around if border.size]
 
     def pad() -> None:
-        target.fill(filling)
+        for border in borders:
+            border.fill(filling)
         goal[...] = elements
 
     return pad
