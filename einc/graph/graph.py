@@ -10,7 +10,7 @@ from functools import cached_property
 
 from einc.core.tensor import TensorDesc
 from einc.errors import InternalError, SourceSpan
-from einc.ops.base import Operator, find_joint_aggregation_fault
+from einc.ops.base import Operator
 from einc_runtime.plan.states import IN_PLACE
 
 
@@ -111,8 +111,8 @@ def count_resident_bytes(graph: Graph, kinds: Collection[TensorKind] = (TensorKi
 
 def verify_graph(graph: Graph) -> None:
     """Raises InternalError for a graph that breaks a rule: names are unique; every node reads tensors from before it,
-    of its operator's types; every computed tensor has one producer; outputs are computed tensors; and the joint
-    aggregations of operators are consistent; and a state is written over once, after all else that reads it."""
+    of its operator's types; every computed tensor has one producer; outputs are computed tensors; a state is written
+    over once, after all else that reads it."""
     table = graph.tensor_table()
     _require(len(table) == len(graph.tensors), "two tensors have one name")
     _require(len({node.name for node in graph.nodes}) == len(graph.nodes), "two nodes have one name")
@@ -137,8 +137,6 @@ def verify_graph(graph: Graph) -> None:
             _require(name not in updated, f"node {node.name} reads state {name}, which is written over")
             read.update([name] if is_state else [])
             updated.update([name] if updates else [])
-        fault = find_joint_aggregation_fault(operator)
-        _require(fault is None, f"node {node.name}: {fault}")
     _require(read == updated, "a state is read and never written over")
     _require(present == set(table), "a computed tensor has no producer")
     _require(len(set(graph.outputs)) == len(graph.outputs), "a tensor is saved twice")

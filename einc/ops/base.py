@@ -239,43 +239,6 @@ def _list_tensors(value: object) -> tuple[TensorDesc, ...]:
     return tuple(item for item in items if isinstance(item, TensorDesc))
 
 
-def find_joint_aggregation_fault(operator: Operator) -> str | None:
-    """The reason why the operator's statements about its outputs' aggregation are inconsistent, or None."""
-    outputs, names = operator.outputs, operator.aggregations
-    if len(names) != len(outputs):
-        return f"{len(names)} aggregations for {len(outputs)} outputs"
-    members = [j for joint in operator.joint_aggregations for j in joint.outputs]
-    if len(set(members)) != len(members) or not all(0 <= j < len(outputs) for j in members):
-        return f"outputs {members} aggregate together"
-    for joint in operator.joint_aggregations:
-        if len(joint.outputs) < 2 or len(joint.dims) != len(joint.outputs):
-            return f"a joint aggregation of {len(joint.outputs)} outputs has dimensions for {len(joint.dims)}"
-        primary = outputs[joint.outputs[0]]
-        if joint.dims[0] != tuple(range(primary.rank)):
-            return f"the primary's own dimensions are {joint.dims[0]}"
-        for j, dims in zip(joint.outputs, joint.dims, strict=True):
-            inside = all(0 <= d < primary.rank for d in (*dims, *joint.uncut)) and len(set(dims)) == len(dims)
-            if not inside or tuple(primary.shape[d] for d in dims) != outputs[j].shape:
-                return f"dimensions {dims} of {primary} are not those of {outputs[j]}"
-            if names[j] != names[joint.outputs[0]]:
-                return f"output {j} aggregates by {names[j]}, and the primary by {names[joint.outputs[0]]}"
-    return None
-
-
-def find_tuple_fault(operator: Operator, function: FunctionSpec) -> str | None:
-    """The reason why output blocks of a function specification are not tuples of the operator's joint aggregations."""
-    for joint in operator.joint_aggregations:
-        full, primary = operator.outputs[joint.outputs[0]].type, function.outputs[joint.outputs[0]]
-        for j, dims in zip(joint.outputs, joint.dims, strict=True):
-            if function.outputs[j] != primary.projected(dims):
-                return f"output {j}: block {function.outputs[j]} does not belong to block {primary} of the same tuple"
-        lacking = {d for d in range(full.rank) if any(d not in dims for dims in joint.dims)}
-        uncut = sorted(lacking.union(joint.uncut))
-        if primary.projected(uncut) != full.projected(uncut):
-            return f"output {joint.outputs[0]}: block {primary} cuts a dimension that its tuples need whole"
-    return None
-
-
 def find_vector_precision(*tensors: TensorDesc) -> str:
     """The dtype whose peak limits operations on single elements: f64 if a tensor has it, else f32."""
     return "f64" if any(desc.dtype is DType.F64 for desc in tensors) else "f32"

@@ -7,8 +7,9 @@ import itertools
 from hypothesis import given
 from hypothesis import strategies as st
 
-from einc.core.spec import FunctionSpec, JoinAggSpec, Overlay, build_tiling, find_spec_fault, find_tiling_fault
+from einc.core.spec import FunctionSpec, JoinAggSpec, Overlay, build_tiling
 from einc.core.tensor import TensorType
+from tests.support.definition_oracle import find_spec_fault, find_tiling_fault
 
 WHOLE = TensorType.whole((5, 3))
 

@@ -11,13 +11,13 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from einc.core.spec import FunctionSpec, JoinAggSpec, build_tiling, find_tiling_fault
+from einc.core.spec import FunctionSpec, JoinAggSpec, build_tiling
 from einc.core.tensor import DType, TensorDesc, TensorType
-from einc.errors import InternalError
 from einc.logical import candidates as candidates_module
 from einc.logical.candidates import build_candidates, enumerate_candidates, enumerate_flexible_candidates
 from einc.ops.registry import call
-from tests.support.logical_toys import Broken, Toy, own_cost, specs, toy
+from tests.support.definition_oracle import find_tiling_fault
+from tests.support.logical_toys import Toy, own_cost, specs, toy
 from tests.support.property_examples import examples
 
 EQUATIONS = (
@@ -220,62 +220,3 @@ def test_an_absurd_rank_is_bounded(monkeypatch):
     candidates = enumerate_candidates(toy(f"{names} -> {names}", **dict.fromkeys(names, 2)), 64)
     assert len(candidates) == (1 << 16) // (64 * 52)
     assert {len(candidate.spec.functions) for candidate in candidates} == {64}
-
-
-# ---- operators that break the contract ----
-
-
-def _replace(spec, position, **changes):
-    functions = list(spec.functions)
-    functions[position] = replace(functions[position], **changes)
-    return JoinAggSpec(tuple(functions))
-
-
-def _moved(block, by):
-    return TensorType(block.lower, (block.upper[0] + by, *block.upper[1:]))
-
-
-SPOILS = {
-    "missing": (lambda s: JoinAggSpec(s.functions[:-1]), "function specifications instead of"),
-    "extra": (lambda s: JoinAggSpec((*s.functions, s.functions[0])), "function specifications instead of"),
-    "few inputs": (lambda s: _replace(s, -1, inputs=s.functions[-1].inputs[:1]), "1 inputs"),
-    "many outputs": (lambda s: _replace(s, 0, outputs=s.functions[0].outputs * 2), "2 outputs"),
-    "short": (lambda s: _replace(s, 0, outputs=(_moved(s.functions[0].outputs[0], -1),)), "output 0"),
-    "long": (lambda s: _replace(s, 0, outputs=(_moved(s.functions[0].outputs[0], 1),)), "output 0"),
-    "outside": (lambda s: _replace(s, -1, inputs=tuple(_moved(b, 9) for b in s.functions[-1].inputs)), "input 0"),
-    "rank": (lambda s: _replace(s, 0, inputs=(s.functions[0].inputs[0], TensorType((0,), (1,)))), "input 1"),
-}  # fmt: skip
-
-
-@pytest.mark.parametrize("kind", SPOILS)
-def test_every_broken_spec_is_refused(kind):
-    spoil, words = SPOILS[kind]
-    product = toy("ij jk -> ik", i=8, j=9, k=10)
-    for request, _ in specs(product, 6):
-        # Only this one request is answered wrongly: every spec must be checked, not the first or the chosen one.
-        def only_here(spec, request=request, good=product):
-            return spoil(spec) if spec == good.build_spec(request) else spec
-
-        operator = Broken(product.equation, product.extents, only_here)
-        with pytest.raises(InternalError) as caught:
-            enumerate_candidates(operator, 6)
-        message = caught.value.render()
-        assert "ij jk -> ik" in message
-        assert ", ".join(f"{n} in {len(i)}" for n, i in zip("ijk", request, strict=True)) in message
-        assert words in message
-
-
-def test_tuples_that_are_torn_are_refused(monkeypatch):
-    """Two outputs that aggregate together: each tiles, and the functions have parts that do not belong together."""
-    operator = call("topk", (TensorDesc(("i", "j"), (7, 11), DType.F32), 1, "j"), {})
-    good = type(operator).build_spec
-
-    def torn(self, request):
-        functions = good(self, request).functions
-        shifted = (*functions[1:], functions[0])
-        pairs = zip(functions, shifted, strict=True)
-        return JoinAggSpec(tuple(replace(f, outputs=(f.outputs[0], g.outputs[1])) for f, g in pairs))
-
-    monkeypatch.setattr(type(operator), "build_spec", torn)
-    with pytest.raises(InternalError, match="does not belong to block"):
-        enumerate_candidates(operator, 2)

@@ -3,17 +3,14 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from typing import Any
 
 import msgspec
 import pytest
 
-from einc.core.intervals import Intervals
-from einc.core.spec import FunctionSpec, JoinAggSpec
 from einc.core.tensor import TensorType
 from einc.errors import InternalError
-from einc.graph.graph import verify_graph
 from einc.logical.candidates import enumerate_candidates
 from einc.ops import registry
 from einc.ops.base import Operator
@@ -21,7 +18,7 @@ from einc.physical.build import build
 from einc.physical.program import DeviceProgram
 from einc.physical.verify import verify
 from einc_runtime.plan.regions import region_bytes
-from einc_runtime.plan.schema import AggregateTask, JointAggregation, KernelTask, Region, TransferTask
+from einc_runtime.plan.schema import AggregateTask, KernelTask, Region, TransferTask
 from tests.support.device_programs import program_of, tensor_name
 from tests.support.joint_aggregation_toys import EXTENTS, SIGNATURES, Tuples
 from tests.support.physical_toys import graph_of, late_switch, plan_of
@@ -131,65 +128,6 @@ def test_every_member_counts_in_the_cost(kind: str) -> None:
     for candidate in enumerate_candidates(operator, 4):
         copies = len(candidate.intervals[searched])
         assert candidate.aggregation == (copies - 1) * sum(desc.type.size for desc in operator.outputs)
-
-
-@dataclass(frozen=True)
-class Odd(Tuples):
-    """Says something else of how its outputs aggregate."""
-
-    joint: tuple[JointAggregation, ...] = ()
-    names: tuple[str, ...] = ("topk", "topk")
-
-    @property
-    def joint_aggregations(self) -> tuple[JointAggregation, ...]:
-        return self.joint
-
-    @property
-    def aggregations(self) -> tuple[str, ...]:
-        return self.names
-
-
-LISTS = ((0, 1, 2), (0, 1, 2))
-ODD = {
-    "names": Odd("top", (JointAggregation((0, 1), LISTS, (2,)),), ("topk", "logsumexp")),
-    "a name too few": Odd("top", (), ("sum",)),
-    "one member": Odd("top", (JointAggregation((0,), LISTS[:1]),)),
-    "a member twice": Odd("top", (JointAggregation((0, 0), LISTS),)),
-    "in two merges": Odd("top", (JointAggregation((0, 1), LISTS),) * 2),
-    "no such member": Odd("top", (JointAggregation((0, 2), LISTS),)),
-    "dimensions of one": Odd("top", (JointAggregation((0, 1), LISTS[:1]),)),
-    "primary in another order": Odd("top", (JointAggregation((0, 1), ((1, 0, 2), (0, 1, 2))),)),
-    "other extents": Odd("top", (JointAggregation((0, 1), ((0, 1, 2), (1, 0, 2))),)),
-    "no such dimension": Odd("top", (JointAggregation((0, 1), ((0, 1, 2), (0, 1, 3))),)),
-    "no such whole": Odd("top", (JointAggregation((0, 1), LISTS, (3,)),)),
-}
-
-
-@pytest.mark.parametrize("fault", ODD)
-def test_graphs_with_odd_merges_are_broken(fault: str) -> None:
-    verify_graph(graph_of([("p q", Tuples("top"), ("x", "y"))], ["p"]))
-    with pytest.raises(InternalError, match="broken graph: node p"):
-        verify_graph(graph_of([("p q", ODD[fault], ("x", "y"))], ["p"]))
-
-
-@dataclass(frozen=True)
-class Torn(Tuples):
-    """A spec whose tuples do not hang together: every function has the companion's block of the last one."""
-
-    def build_spec(self, intervals: Intervals) -> JoinAggSpec:
-        functions = Tuples.build_spec(self, intervals).functions
-        turned = (*functions[1:], functions[0])
-        return JoinAggSpec(
-            tuple(FunctionSpec(f.inputs, (f.outputs[0], g.outputs[1])) for f, g in zip(functions, turned, strict=True))
-        )
-
-
-def test_specs_with_torn_tuples_are_refused() -> None:
-    with pytest.raises(InternalError, match="does not belong to block"):
-        enumerate_candidates(Torn("top"), 3)
-    cut = Odd("top", (JointAggregation((0, 1), LISTS, (1,)),))
-    with pytest.raises(InternalError, match="cuts a dimension that its tuples need whole"):
-        enumerate_candidates(cut, 3)
 
 
 PROGRAM = program("top", [("r", transpose("top", 0), ("p",))], ["r"], {"p": (1, 3, 1), "r": (1, 1, 1)}, 3)

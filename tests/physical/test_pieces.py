@@ -10,7 +10,6 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from einc.core.spec import find_tiling_fault
 from einc.core.tensor import TensorType
 from einc.exchange.language.checker import check
 from einc.exchange.language.program import Holding, Partition, Program, Requirement
@@ -19,6 +18,7 @@ from einc.machines.load import load_machine
 from einc.physical.budget import SearchBudget
 from einc.physical.pieces import cut_block
 from einc.physical.preamble import canonicalize, rename_actions
+from tests.support.definition_oracle import find_tiling_fault
 from tests.support.physical_toys import wild_body
 
 

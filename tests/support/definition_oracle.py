@@ -22,7 +22,7 @@ from einc.core.intervals import (
     enumerate_requests,
     limit_intervals,
 )
-from einc.core.spec import FunctionSpec, JoinAggSpec, find_spec_fault
+from einc.core.spec import FunctionSpec, JoinAggSpec, Overlay, Tiling, build_tiling
 from einc.core.tensor import DType, TensorDesc, TensorType
 from einc.ops import evaluate, registry
 from einc.ops.base import Operator
@@ -228,3 +228,39 @@ def _put(items: tuple[Any, ...], at: int, item: Any) -> tuple[Any, ...]:
 def _with(spec: JoinAggSpec, at: int, **changes: tuple[TensorType, ...]) -> JoinAggSpec:
     changed = replace(spec.functions[at], **changes)
     return JoinAggSpec(_put(spec.functions, at, changed))
+
+
+def find_tiling_fault(full: TensorType, blocks: Tiling) -> str | None:
+    """The reason why `blocks` do not tile `full`, or None if they do (Definition 2)."""
+    for block in blocks:
+        if not full.contains(block):
+            return f"block {block} is no projection of {full}"
+    covered = sum(block.size for block in blocks)
+    if covered != full.size:
+        return f"the blocks hold {covered} elements where {full} holds {full.size}"
+    overlay = Overlay(full, blocks)
+    seen: set[TensorType] = set()
+    for block in blocks:
+        for cell in overlay.cells(block):
+            if cell in seen:
+                return f"two blocks overlap at {cell}"
+            seen.add(cell)
+    return None
+
+
+def find_spec_fault(spec: JoinAggSpec, inputs: Sequence[TensorType], outputs: Sequence[TensorType]) -> str | None:
+    """The reason why `spec` is not a join-agg spec over these whole types, or None if it is one.
+
+    Checks that every block is a projection of its tensor, and that the blocks of every output tile it.
+    """
+    for function in spec.functions:
+        if len(function.inputs) != len(inputs) or len(function.outputs) != len(outputs):
+            return f"a function specification has {len(function.inputs)} inputs, {len(function.outputs)} outputs"
+        for k, (block, full) in enumerate(zip(function.inputs, inputs, strict=True)):
+            if not full.contains(block):
+                return f"input {k}: block {block} is no projection of {full}"
+    for j, full in enumerate(outputs):
+        fault = find_tiling_fault(full, build_tiling(function.outputs[j] for function in spec.functions))
+        if fault is not None:
+            return f"output {j}: {fault}"
+    return None

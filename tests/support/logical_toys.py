@@ -5,7 +5,7 @@ from __future__ import annotations
 import itertools
 import random
 from collections import Counter
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from math import prod
 from typing import Any
@@ -79,16 +79,6 @@ class Toy(MappedOperator):
 def toy(equation: str, cuts: Mapping[str, tuple[int, ...]] | None = None, **extents: int) -> Toy:
     """A toy operator whose indices stand in the order of `extents`."""
     return Toy(equation, tuple((name, size, (cuts or {}).get(name)) for name, size in extents.items()))
-
-
-@dataclass(frozen=True)
-class Broken(Toy):
-    """A toy that spoils the specs it returns."""
-
-    spoil: Callable[[JoinAggSpec], JoinAggSpec] = lambda spec: spec
-
-    def build_spec(self, intervals: Intervals) -> JoinAggSpec:
-        return self.spoil(super().build_spec(intervals))
 
 
 class Builder:
