@@ -10,19 +10,11 @@ if TYPE_CHECKING:
     from einc.compiler import Compiled
     from einc_runtime.plan.schema import Bundle, Exchange
 
-STAGES = ("ast", "source-graph", "graph", "search", "logical", "exprog", "device", "bundle")
-
-
-def dump_syntax(text: str, file: str) -> str:
-    """The canonical text of a model's syntax tree, which is the stage `ast`."""
-    from einc.frontend.parser import parse
-    from einc.frontend.printer import print_model
-
-    return print_model(parse(text, file))
+STAGES = ("source-graph", "graph", "search", "logical", "exprog", "device", "bundle")
 
 
 def dump_stage(compiled: Compiled, stage: str) -> str:
-    """The canonical text of a stage after the syntax tree."""
+    """The canonical text of a stage."""
     match stage:
         case "source-graph" | "graph":
             from einc.graph.graph import dump_graph
@@ -54,7 +46,7 @@ def dump_stage(compiled: Compiled, stage: str) -> str:
 
             fields = msgspec.structs.asdict(compiled.bundle) | {"report": read_report(compiled.bundle)}
             return msgspec.json.format(msgspec.json.encode(fields), indent=1).decode()
-    raise ValueError(f"{stage!r} is no stage after the syntax tree")
+    raise ValueError(f"{stage!r} is no stage")
 
 
 def summarize_plan(bundle: Bundle) -> dict[str, Any]:

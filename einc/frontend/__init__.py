@@ -1,6 +1,6 @@
 """The model language: from the text of a model to its graph.
 
-The rest of the compiler needs `build` only; `parser.parse` and `printer.print_model` are for tools.
+The rest of the compiler needs `build` only.
 """
 
 from __future__ import annotations

@@ -32,7 +32,6 @@ from einc.frontend.joins import (
     build_join_operator,
 )
 from einc.frontend.list_reads import list_conditions, read_list_item
-from einc.frontend.printer import print_expression
 from einc.frontend.recurrence_equations import add_equation, find_value, make_scope, reads_values
 from einc.ops import registry
 from einc.ops.functions import AGGREGATIONS, CALL_SIGNATURES, COMPOSED, find_identity
@@ -62,7 +61,8 @@ def lower_equations(
     note_extents(context, scope, statement.indices)
     for target in statement.further_targets:
         if target.indices != statement.indices:
-            message = f"'{print_expression(target)}' has other indices than '{statement.target.text}'"
+            written = target.span.text[target.span.column - 1 : target.span.end_column - 1]
+            message = f"'{written}' has other indices than '{statement.target.text}'"
             raise context.findings.fail(message, target.span, "what is aggregated together has the same indices")
     if isinstance(value, ast.AggregateExpr):
         values = _aggregate(context, scope, value, statement.indices, names, statement.span)

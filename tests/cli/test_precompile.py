@@ -42,7 +42,7 @@ def test_unknown_architectures(einc, names):
 
 def test_kernels_need_a_plan_beside_which_they_are(einc):
     for where in ((), ("-o", "-")):
-        result = einc("compile", FFN, *where, "--emit", "ast", "--precompile", "sm_80")
+        result = einc("compile", FFN, *where, "--emit", "graph", "--precompile", "sm_80")
         assert result.code == 2
 
 

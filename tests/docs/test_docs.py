@@ -151,7 +151,7 @@ def test_what_the_checks_find() -> None:
         "einc-runtime explain x",
     ]
     assert [len(list(command_faults(text))) for text in wrong] == [1, 1, 1, 1, 1]
-    sound = "$ einc compile M [-m MACHINE] [--devices N | 0,1] [--selector greedy|random] --emit=ast  # --no option"
+    sound = "$ einc compile M [-m MACHINE] [--devices N | 0,1] [--selector greedy|random] --emit=graph  # --no option"
     assert list(command_faults(sound)) == []
     existing = ["einc/cli/main.py", "cli/main.py", "tests/docs", "test_d*.py"]
     assert [

@@ -8,8 +8,6 @@ import pytest
 
 from einc.errors import ModelError
 from einc.frontend import build
-from einc.frontend.parser import parse
-from einc.frontend.printer import print_model
 
 HEAD = "model m\ndim n = 5\ndim k = 7\ninput x : f32[n, k]\ninput c : i32[n, k]\n"
 SUM = "aggregate plus(a, b) { identity 0; return a + b }\n"
@@ -32,13 +30,6 @@ def test_one_name_takes_the_first_of_several_values() -> None:
     graph = build(f"{HEAD}{pair}y[n] = low[k](x[n, k], k)\noutput z[n] = low[k](x[n, k], k) * 2 + y[n]\n", "m.ein")
     assert [len(node.operator.outputs) for node in graph.nodes] == [2, 2, 1]
     assert str(graph.tensors[-1].desc) == "f32[n=5]"
-
-
-def test_a_printed_definition_is_read_again() -> None:
-    text = f"{SUM}{FIRST}aggregate last(a, b, commutative = false, exact = true) {{ identity 0; return b }}\n"
-    text += "y[n], p[n] = first[k](x[n, k], k)\n"
-    model = parse(text, "m.ein")
-    assert parse(print_model(model), "m.ein") == model
 
 
 def test_a_block_of_another_file_uses_the_aggregates_of_files(tmp_path: Path) -> None:

@@ -7,8 +7,6 @@ import pytest
 
 from einc.errors import ModelError
 from einc.frontend import build
-from einc.frontend.parser import parse
-from einc.frontend.printer import print_model
 from einc.graph.fuse import fuse
 from tests.support.graph_interpreter import interpret
 
@@ -78,12 +76,6 @@ def test_a_tensor_that_is_known_is_no_recurrence() -> None:
     """In a repeat, a name may be assigned anew: its equation reads what it was before."""
     text = "h = a\nrepeat 2 {\n    h[t, d] = h[t, d] * 0.5\n}\noutput h\n"
     assert titles(text) == ["mul+mul"]
-
-
-def test_texts_are_printed_and_read_again() -> None:
-    text = HEAD + "scan t {\n    h[t, d] = a[t, d] * h[t - 1, d, outside = s[d]]\n}\noutput h\n"
-    syntax = parse(text, "m.ein")
-    assert parse(print_model(syntax), "m.ein") == syntax
 
 
 ERRORS = {

@@ -20,7 +20,7 @@ from einc.cli.options import (
     read_proposers,
 )
 from einc.cli.precompile import Architectures, precompile, require_compiler
-from einc.cli.stages import STAGES, dump_stage, dump_syntax, summarize_plan
+from einc.cli.stages import STAGES, dump_stage, summarize_plan
 from einc_runtime.cli import output
 from einc_runtime.cli.base import EincCommand, examples, json_option
 from einc_runtime.cli.files import STDIN
@@ -141,23 +141,18 @@ def compile_command(model: str, **chosen: Any) -> None:
             *chosen["proposers"],
         ]
         output.require_outputs(targets, [*read, *(file for _, file in chosen["exchanges"])])
-    if emit == "ast" and not targets and not machines:  # this needs no machine and no valid model
-        _print(arguments, Results(dump_syntax(text, model)))
-        return
 
     from einc.compiler import compile_model
 
     with show_phases() as phase:
         compiled = compile_model(text, model, options, phase, proposers)
         with keep_best_on_interrupt(compiled.budget):
-            dumped = None
-            if emit is not None:
-                dumped = dump_syntax(text, model) if emit == "ast" else dump_stage(compiled, emit)
+            dumped = None if emit is None else dump_stage(compiled, emit)
             summary = None if target is None else _write(compiled, target, arguments.architectures, phase)
             if arguments.html is not None:
                 _write_page(compiled, arguments.html, phase)
             rows = compare_costs(compiled, machine_options, phase) if machines else None
-    if options.machine is None and emit not in ("ast", "source-graph", "graph") and compiled.target.note:
+    if options.machine is None and emit not in ("source-graph", "graph") and compiled.target.note:
         output.note(f"einc: {compiled.target.note}")
         if compiled.target.assumed is not None:
             output.note(f"einc: warning: {compiled.target.assumed}")
