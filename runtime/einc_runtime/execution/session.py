@@ -44,10 +44,10 @@ class Session:
     memory that sessions of several plans have together: what one of them has loaded, the others have. `workers` are the
     threads of an execution on the CPU: one per core if it is None.
 
-    The plan is proved first (`proved_plans`), unless `verify` is false or the session gets an `executor` that has taken
-    the plan already. Raises MissingFault where a backend, devices or memory are missing, and PlanFault for plans that
-    cannot be proved and kernels that the runtime does not have. Close the session, or use it in a `with` statement, to
-    release the memory of GPUs.
+    The plan is proved first (`proved_plans`), unless `verify` is false and it was read from a file, which validates it,
+    or the session gets an `executor` that has taken it already. Raises MissingFault where a backend, devices or memory
+    are missing, and PlanFault for plans that cannot be proved and kernels that the runtime does not have. Close the
+    session, or use it in a `with` statement, to release the memory of GPUs.
     """
 
     def __init__(
@@ -65,7 +65,7 @@ class Session:
         kernel_folders: Sequence[Path] = (),
     ) -> None:
         self.bundle = bundle = unfold(bundle)
-        if verify and executor is None:
+        if executor is None and (verify or not is_decoded(bundle)):
             from einc_runtime.execution.proved_plans import require_proof
 
             require_proof(bundle, decoded=is_decoded(bundle))

@@ -189,7 +189,7 @@ def test_too_little_memory_is_an_error_before_anything_is_taken(monkeypatch):
     assert caught.value.exit_code == 69
     monkeypatch.setattr(host, "available_memory", lambda: None)
     with pytest.raises(MissingFault, match="are not available"):
-        Session(msgspec.structs.replace(two_site_plan(), memory=(1 << 60, 1 << 20)), verify=False)
+        Session(msgspec.structs.replace(two_site_plan(), memory=(1 << 49, 1 << 20)), verify=False)
 
 
 def test_memory_and_cores_of_this_machine_are_known():
@@ -207,24 +207,11 @@ def test_a_process_does_not_count_what_the_one_that_started_it_held():
     del taken
 
 
-def test_what_does_not_fit_the_kernels_is_refused_at_load():
+def test_what_cannot_be_proved_is_refused_at_load():
     bundle = two_site_plan()
     operations = [msgspec.structs.replace(op, kernel="fft") for op in bundle.operations]
-    with pytest.raises(PlanFault, match="unknown kernel 'fft'") as caught:
+    with pytest.raises(PlanFault, match="fft, where equation"):
         Session(msgspec.structs.replace(bundle, operations=tuple(operations)), verify=False)
-    assert caught.value.where.startswith("tasks[")
-    operations = [msgspec.structs.replace(op, kernel_attributes={"equation": "i -> i"}) for op in bundle.operations]
-    with pytest.raises(PlanFault, match="1 operands is applied to 2"):
-        Session(msgspec.structs.replace(bundle, operations=tuple(operations)), verify=False)
-
-
-def test_views_outside_of_memory_are_refused():
-    """Validation refuses such plans first; the executor stays inside its memory even without it."""
-    bundle = two_site_plan()
-    for change in ({"offset": 1 << 30}, {"offset": -64}):
-        buffers = (msgspec.structs.replace(bundle.buffers[0], **change), *bundle.buffers[1:])
-        with pytest.raises(PlanFault, match="outside its arena"):
-            Session(msgspec.structs.replace(bundle, buffers=buffers), verify=False)
     executor = CpuExecutor(bundle)
     with pytest.raises(PlanFault, match="outside its buffer"):
         executor.fetch(Region(0, box((0, 100), (0, 1))))

@@ -11,6 +11,7 @@ import numpy as np
 import pytest
 
 from einc_runtime.errors import PlanFault
+from einc_runtime.execution.cpu.executor import CpuExecutor
 from einc_runtime.execution.session import Session
 from einc_runtime.plan.codec import decode, encode
 from einc_runtime.plan.proof import prove, prove_data
@@ -57,7 +58,7 @@ def fault_of(bundle: Bundle) -> str:
 
 
 def run(bundle: Bundle, **arrays: np.ndarray[Any, Any]) -> np.ndarray[Any, Any]:
-    with Session(bundle, backend="cpu", verify=False) as session:
+    with Session(bundle, executor=CpuExecutor(bundle)) as session:
         session.load_all(arrays)
         session.execute()
         return session.offload("y")

@@ -12,7 +12,7 @@ from types import EllipsisType
 import numpy as np
 
 from einc_runtime.dtypes import Array, storage_dtype
-from einc_runtime.errors import MissingFault, PlanFault
+from einc_runtime.errors import MissingFault
 from einc_runtime.execution.cpu.host import available_memory, require_memory
 from einc_runtime.execution.cpu.scheduler import THREADS, ThreadScheduler
 from einc_runtime.execution.cpu.thread_pool import RankedTaskGraph, TaskError, run_tasks
@@ -80,8 +80,6 @@ class HostMemory:
             if buffer.site not in local_sites:
                 self.buffers.append(np.empty(0, dtype))
                 continue
-            if min(shape, default=0) < 0 or not 0 <= buffer.offset <= arena.size - math.prod(shape) * dtype.itemsize:
-                raise PlanFault("the buffer is outside its arena", where=f"buffers[{number}]")
             strides = strides_of(shape, dtype.itemsize, tensor.order)
             array = np.ndarray(shape, dtype, arena.data, buffer.offset, strides)
             if shared and buffer.role in LOADED_ROLES:

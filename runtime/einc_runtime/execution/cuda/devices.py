@@ -6,7 +6,8 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from types import MappingProxyType
 
-from einc_runtime.errors import MissingFault, PlanFault
+from einc_runtime.dtypes import ITEMSIZE
+from einc_runtime.errors import MissingFault
 from einc_runtime.execution.cuda.driver import NO_PEER_ACCESS, Driver, DriverError
 from einc_runtime.execution.cuda.shared_memory import PrivateLayout
 from einc_runtime.kernels.gpu import GpuArray
@@ -113,12 +114,8 @@ class DeviceMemory:
             dtype = bundle.tensors[buffer.tensor].dtype
             offset = buffer.offset if layout is None else layout.offsets[number]
             pointer = shared.get(number, arenas[buffer.site] + offset)
-            array = GpuArray(pointer, shape, (), dtype, self.devices[buffer.site])
-            inside = 0 <= buffer.offset <= bundle.memory[buffer.site] - array.nbytes
-            if min(shape, default=0) < 0 or not inside:
-                raise PlanFault("the buffer is outside its arena", where=f"buffers[{number}]")
-            strides = strides_of(shape, array.itemsize, bundle.tensors[buffer.tensor].order)
-            self.buffers.append(GpuArray(array.pointer, shape, strides, dtype, array.device))
+            strides = strides_of(shape, ITEMSIZE[dtype], bundle.tensors[buffer.tensor].order)
+            self.buffers.append(GpuArray(pointer, shape, strides, dtype, self.devices[buffer.site]))
 
     def view(self, region: Region) -> GpuArray:
         """A region of a buffer."""

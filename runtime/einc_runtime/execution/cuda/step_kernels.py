@@ -5,7 +5,6 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping, Sequence
 from types import MappingProxyType
 
-from einc_runtime.errors import PlanFault
 from einc_runtime.execution.cuda.devices import DeviceMemory
 from einc_runtime.execution.cuda.driver import Driver
 from einc_runtime.execution.cuda.lanes import Lanes
@@ -145,8 +144,6 @@ class StepKernels:
             )
         if isinstance(task, CopyTask):
             pairs = views(task.reads), views(task.writes)
-            for source, target_view in zip(*pairs, strict=True):
-                _require_equal_shapes(source, target_view)
             return self.kernels.prepare_moves(*pairs, self._target(task.site))
         assert isinstance(task, TransferTask), "fences have no kernel"
         return self._prepare_transfer(self.memory.view(task.read), self.memory.view(task.write), step)
@@ -160,7 +157,6 @@ class StepKernels:
         return self.lanes.prepare(numbers, self.memory.views(regions), orders, self.kernels, target)
 
     def _prepare_transfer(self, source: GpuArray, target: GpuArray, step: StreamStep) -> GpuKernel:
-        _require_equal_shapes(source, target)
         device = target.device if step.kind is StepKind.STAGE_IN else source.device
         if step.kind is not StepKind.TASK:
             source, target = source.part(step.piece), target.part(step.piece)
@@ -192,8 +188,3 @@ class StepKernels:
 
 def _bind_always(launch: Launch) -> Callable[[int, int], Launch]:
     return lambda workspace, status: launch
-
-
-def _require_equal_shapes(source: GpuArray, target: GpuArray) -> None:
-    if source.shape != target.shape or source.dtype != target.dtype:
-        raise PlanFault(f"a region of {source.dtype}{source.shape} moves to one of {target.dtype}{target.shape}")
