@@ -20,6 +20,7 @@ SIZES = "dim n = 3\ndim c = 6\ndim h = 5\ndim w = 8\ndim o = 4\n"
 X, K = "input x : T[n, c, h, w]\n", "weight k : T[o, c, 3, 3]\n"
 TOKENS = "dim heads = 4\ndim shared = 2\ndim tokens = 7\ndim d = 6\n"
 QKV = TOKENS + "input q : T[heads, tokens, d]\ninput k : T[shared, tokens, d]\ninput v : T[shared, tokens, d]\n"
+SITES = (1, 3, 8)
 STEPS = "dim steps = 5\ndim size = 4\n"
 RNN = STEPS + "input x : T[n, steps, c]\ninput u : T[R, c]\ninput v : T[R, size]\ninput a : T[R]\ninput b : T[R]\n"
 
@@ -117,7 +118,7 @@ def test_definitions(name: str, dtype: str) -> None:
 
 @pytest.mark.sampled(3)
 @pytest.mark.parametrize("name", CASES)
-@pytest.mark.parametrize("sites", [1, 3, 8])
+@pytest.mark.parametrize("sites", SITES)
 def test_plans(name: str, sites: int) -> None:
     text, arrays, expected, names = make(name, "f32")
     plan = es.compile(text, "host", sites, selector="eindecomp", schedule="naive", train="loss", gradients=names)
@@ -190,14 +191,19 @@ def draw_graph(seed: int) -> tuple[str, Callable[[torch.Tensor, torch.Tensor], t
 
 
 def check_graph(seed: int) -> None:
+    """In f64: the graph itself, and a plan of it for one, three or eight sites."""
     text, run = draw_graph(seed)
     rng = np.random.default_rng(seed)
     arrays = {name: rng.standard_normal((4, 4)) for name in ("v0", "v1")}
     leaves = [torch.from_numpy(array).requires_grad_() for array in arrays.values()]
     gradients = torch.autograd.grad(run(*leaves), leaves)
     expected = {name: gradient.numpy() for name, gradient in zip(arrays, gradients, strict=True)}
+    inputs = {**arrays, "ids": np.array(IDS)}
     derived = fuse(derive_gradients(build(text, "m.ein"), "loss", list(arrays)))
-    require_close(interpret(derived, {**arrays, "ids": np.array(IDS)}), expected, 1e-9)
+    require_close(interpret(derived, inputs), expected, 1e-9)
+    sites, wrt = SITES[seed % len(SITES)], list(arrays)
+    plan = es.compile(text, "host", sites, selector="eindecomp", schedule="naive", train="loss", gradients=wrt)
+    require_close(plan.run(**inputs), expected, 1e-9)
 
 
 @pytest.mark.parametrize("seed", range(12))
