@@ -26,6 +26,16 @@ PARAMETERS = {
     "qwen3-14b": 14_768_307_200,
     "qwen3-32b": 32_762_123_264,
     "qwen3-30b-a3b": 30_532_122_624,
+    "llama-3.3-70b": 70_553_706_496,
+    "qwen3-4b": 4_022_468_096,
+    "qwen3-235b-a22b": 235_093_634_560,
+    "qwen2.5-7b": 7_615_616_512,
+    "qwen2.5-32b": 32_763_876_352,
+    "mixtral-8x22b-v0.1": 140_620_634_112,
+    "mistral-small-24b": 23_572_403_200,
+    "phi-4": 14_659_507_200,
+    "gemma-2-9b": 9_241_705_984,
+    "gemma-2-27b": 27_227_128_320,
 }
 """What the safetensors files of these models hold, as their pages at the hub say."""
 
