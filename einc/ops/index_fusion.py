@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
+from dataclasses import replace
 
 from einc.core.tensor import DType, TensorDesc
 from einc.ops.base import Operator
@@ -21,10 +22,28 @@ def fuse_index_programs(consumer: Operator, k: int, producer: Operator) -> Opera
     The inputs are the consumer's, with input `k` replaced by the producer's in place.
     """
     if isinstance(consumer, IndexOperator) and isinstance(producer, Equation):
+        if consumer.program.is_expert_product:
+            return _pick_transposed(consumer, k, producer)
         return _read_through(consumer, k, producer)
     if isinstance(consumer, Equation) and isinstance(producer, IndexOperator):
         return _compute_behind(consumer, k, producer)
     return None
+
+
+def _pick_transposed(consumer: IndexOperator, k: int, producer: Equation) -> Operator | None:
+    """A product with picked experts whose matrices are read as they lie before they are transposed."""
+    moved = producer.title == "transpose" and producer.dtype is producer.operands[0].dtype
+    if k != 1 or not moved:
+        return None
+    matrices, *reads = consumer.program.reads
+    assert isinstance(matrices, TensorRead)
+    at = dict(zip(producer.result, matrices.positions, strict=True))
+    program = replace(
+        consumer.program, reads=(replace(matrices, positions=tuple(at[name] for name in producer.labels[0])), *reads)
+    )
+    operands = (consumer.operands[0], producer.operands[0], consumer.operands[2])
+    fused = build_index_operator(operands, program, consumer.scalar, consumer.dims)
+    return fused if program.is_expert_product else None
 
 
 def _read_through(consumer: IndexOperator, k: int, producer: Equation) -> Operator | None:

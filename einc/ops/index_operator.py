@@ -150,7 +150,9 @@ class IndexOperator(DerivedOperator):
         """Of some of the experts, as large a part of all picks, rounded up."""
         weight, picks = function.inputs[1:]
         have, of = self._count_rows(function)
-        return ExpertsWork(have, -(-picks.size * have // of), *weight.shape[1:])
+        sizes = dict(zip(self.program.expert_axes or (), weight.shape[1:], strict=True))
+        columns, depth = (sizes[name] for name in (self.program.result[-1], *self.program.reduced))
+        return ExpertsWork(have, -(-picks.size * have // of), columns, depth)
 
     def traffic(self, function: FunctionSpec) -> int:
         """As of any operator; but of a tensor that is read at data, no more elements than are read: of experts, as many

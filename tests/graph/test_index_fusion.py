@@ -14,10 +14,14 @@ HEAD = """model m
 dim a = 5
 dim b = 4
 dim t = 6
+dim e = 3
+dim s = 2
 input x : T[a, b]
 input z : T[a, b]
 input ids : i64[t]
 input row : T[b]
+input experts : T[e, b, a]
+input picks : i64[a, s]
 """
 
 FUSED: dict[str, tuple[str, int]] = {
@@ -36,6 +40,7 @@ FUSED: dict[str, tuple[str, int]] = {
     "outside": ('h = x + 1.0\ny = pad(h, "a", 1)', 2),
     "more often": ("h = x + z\ny[a, r = 3, b] = h[a, b]", 2),
     "saved": ('h = x + z\ny = flip(h, "a")\noutput h', 2),
+    "transposed experts": ('y = expert_matmul(x, transpose(experts, "e", "a", "b"), picks)', 1),
     "of 16 bits": ("h = x * z\ny[i = 5, b] = where(h[4 - i, b] > 0.25, 1.0, cast(i, \"T\"))", 1),
 }  # fmt: skip
 
@@ -49,7 +54,7 @@ def test_the_fused_graph_computes_the_same(name: str, dtype: str) -> None:
     assert len(fused.nodes) == left, [node.operator.title for node in fused.nodes]
     rng = np.random.default_rng(len(name))
     arrays = {t.name: random_array(t.desc, rng) for t in graph.tensors if t.kind.value == "input"}
-    arrays["ids"] = np.array([3, 0, 4, 4, 1, 2])
+    arrays["ids"], arrays["picks"] = np.array([3, 0, 4, 4, 1, 2]), np.arange(10).reshape(5, 2) % 3
     expected, result = interpret(graph, arrays)["y"], interpret(fused, arrays)["y"]
     tolerance = 1e-6 if dtype == "f32" else 4e-3
     assert result.shape == expected.shape

@@ -176,9 +176,12 @@ def test_products_with_picked_experts(dtype, tokens, slots, count, each):
     tolerance = {F16: 4e-3, BF16: 2e-2, F32: 1e-5, F64: 1e-12}[np.dtype(dtype)]
     for low, up, steps in ((0, count, (1, 2)), (2, 5, (1,))):
         lowers = [(0,) * x.ndim, (low, 0, 0), (0, 0)]
+        result = np.empty((tokens, slots, 37), dtype)
         inputs = [x, weight[low:up], picks]
-        check("expert_matmul", {"experts": count}, inputs, [np.empty((tokens, slots, 37), dtype)], lowers,
-              tolerance=tolerance, steps=steps)  # fmt: skip
+        check("expert_matmul", {"experts": count}, inputs, [result], lowers, tolerance=tolerance, steps=steps)
+        inputs[1] = np.ascontiguousarray(inputs[1].swapaxes(1, 2))
+        attributes = {"experts": count, "transposed": True}
+        check("expert_matmul", attributes, inputs, [result], lowers, tolerance=tolerance, steps=(1,))
 
 
 @pytest.mark.sampled(3)

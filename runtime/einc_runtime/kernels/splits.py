@@ -167,7 +167,8 @@ def _split_operands(equation: IndexEquation, labels: Sequence[Names], result: Sh
 def _split_experts(invocation: Invocation[Shape]) -> Iterator[KernelSplit]:
     """By rows of the experts' matrices, which leaves each expert its tokens; or by tokens, or by slots."""
     rows, *stored, (tokens, slots) = invocation.inputs
-    of_stored = tuple(SplitAxis(1) if len(shape) > 1 else None for shape in stored)
+    columns = SplitAxis(2 if invocation.attributes.get("transposed") else 1)
+    of_stored = tuple(columns if len(shape) > 1 else None for shape in stored)
     yield KernelSplit(invocation.output[2], (None, *of_stored, None), (SplitAxis(2),))
     for axis, extent in enumerate((tokens, slots)):
         of_rows = SplitAxis(axis) if len(rows) == 3 or axis == 0 else None

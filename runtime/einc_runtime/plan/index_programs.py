@@ -169,11 +169,20 @@ class IndexProgram:
     @property
     def is_expert_product(self) -> bool:
         """Whether it multiplies rows of operand 0 with the matrices of operand 1 that operand 2 picks:
-        `y[t, s, n] = sum[k](x[t, s, k] * w[picks[t, s], n, k])`, where rows may lack s."""
+        `y[t, s, n] = sum[k](x[t, s, k] * w[picks[t, s], n, k])`, where rows may lack s, and matrices may be [k, n]."""
+        return self.expert_axes is not None
+
+    @property
+    def expert_axes(self) -> tuple[str, str] | None:
+        """Of such a product, the loops of a matrix: those of its result's columns and of the sum, or the other way."""
         if (self.kept, len(self.reduced), self.aggregation) != (3, 1, "sum") or self.program not in PRODUCT_PROGRAMS:
-            return False
+            return None
         (t, s, n), (k,) = self.result, self.reduced
-        return self.reads_text in {f"1[@2, {n}, {k}]; 0[{rows}, {k}]; 2[{t}, {s}]" for rows in (t, f"{t}, {s}")}
+        for axes in ((n, k), (k, n)):
+            matrices = f"1[@2, {', '.join(axes)}]"
+            if self.reads_text in {f"{matrices}; 0[{rows}, {k}]; 2[{t}, {s}]" for rows in (t, f"{t}, {s}")}:
+                return axes
+        return None
 
     @property
     def lookup(self) -> RowLookup | None:

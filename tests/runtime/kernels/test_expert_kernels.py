@@ -69,6 +69,16 @@ def test_each_slot_is_multiplied_by_its_expert(case: Any, reproducible: bool) ->
     require_close(run_compiled(invoke(x, weight, picks, target, count, **more)), multiply(x, weight, picks), kind)
 
 
+@pytest.mark.parametrize("reproducible", [False, True], ids=["fast", "reproducible"])
+@pytest.mark.parametrize("case", CASES[1::2], ids=lambda case: "-".join(map(str, case)))
+def test_matrices_may_lie_transposed(case: Any, reproducible: bool) -> None:
+    kind, tokens, slots, count, n, k, each = case
+    x, weight, picks = draw(kind, tokens, slots, count, n, k, each=each)
+    more = {"transposed": True, **({ATTRIBUTE: True} if reproducible else {})}
+    lying, target = np.ascontiguousarray(weight.swapaxes(1, 2)), np.full((tokens, slots, n), 7, TYPES[kind])
+    require_close(run_compiled(invoke(x, lying, picks, target, count, **more)), multiply(x, weight, picks), kind)
+
+
 @pytest.mark.parametrize("kind", ["f32", "bf16"])
 def test_a_part_of_the_experts_puts_out_zeros_for_the_others(kind: str) -> None:
     x, weight, picks = draw(kind, 23, 2, 9, 7, 12, each=False)

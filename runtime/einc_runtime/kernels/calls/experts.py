@@ -12,8 +12,8 @@ from einc_runtime.errors import ValueFault
 from einc_runtime.kernels.base import Invocation
 from einc_runtime.kernels.calls.quantized import QuantizedWeight
 
-_PRODUCT = "m k, n k -> m n"
-"""What rows become with the matrix of an expert."""
+_PRODUCT, _TRANSPOSED = "m k, n k -> m n", "m k, k n -> m n"
+"""What rows become with the matrix of an expert, as it lies in memory."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -21,7 +21,7 @@ class ExpertMatmulCall:
     """`target[t, s] = weight[picks[t, s] - lower] @ rows[t, s]`, and 0 where the pick is another expert than these.
 
     `rows` [tokens, slots, k] may have stride 0 between slots. `weight` [experts, n, k] holds the experts from `lower`
-    on, of `experts` in all. It may be quantized.
+    on, of `experts` in all. It may be quantized, or `transposed`: a view of [experts, k, n].
     """
 
     rows: Array
@@ -30,16 +30,18 @@ class ExpertMatmulCall:
     target: Array
     experts: int
     lower: int
+    transposed: bool = False
 
     @staticmethod
     def parse(invocation: Invocation[Array]) -> ExpertMatmulCall:
         rows, matrices, *more, picks = invocation.inputs
-        weight: Array | QuantizedWeight = matrices
+        transposed = bool(invocation.attributes.get("transposed"))
+        weight: Array | QuantizedWeight = matrices.swapaxes(1, 2) if transposed else matrices
         if more:
             weight = QuantizedWeight.parse((matrices, *more), invocation.attribute("group", int))
         wide = rows if rows.ndim == 3 else np.broadcast_to(rows[:, None], (len(rows), picks.shape[1], rows.shape[1]))
         experts, lower = invocation.attribute("experts", int), invocation.input_blocks[1].lower[0]
-        return ExpertMatmulCall(wide, weight, picks, invocation.output, experts, lower)
+        return ExpertMatmulCall(wide, weight, picks, invocation.output, experts, lower, transposed)
 
     @property
     def count(self) -> int:
@@ -57,7 +59,10 @@ class ExpertMatmulCall:
             operands = [rows, *self.weight.pick(expert).operands]
             group = self.weight.group
             return Invocation("quantized_contract", {"equation": _PRODUCT, "group": group}, operands, [target])
-        return Invocation("contract", {"equation": _PRODUCT}, [rows, self.weight[expert]], [target])
+        matrix = self.weight[expert]
+        if self.transposed:
+            return Invocation("contract", {"equation": _TRANSPOSED}, [rows, matrix.T], [target])
+        return Invocation("contract", {"equation": _PRODUCT}, [rows, matrix], [target])
 
     @property
     def multiplications(self) -> int:

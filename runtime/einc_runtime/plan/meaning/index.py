@@ -99,6 +99,8 @@ def index(applied: Application) -> OperatorMeaning:
     attributes["shapes"] = format_shapes(shapes)
     if program.is_expert_product and results[0] in FLOATS:
         kernel, attributes = "expert_matmul", {"experts": shapes[1][0]}
+        if program.expert_axes != (program.result[-1], *program.reduced):
+            attributes["transposed"] = True
     return OperatorMeaning(
         kernel,
         attributes,
