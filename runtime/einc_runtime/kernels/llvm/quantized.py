@@ -56,7 +56,7 @@ def prepare_widening(weight: QuantizedWeight, target: Array) -> Run:
     names = tuple(map(str, range(target.ndim)))
     start = target.ndim - 1 if weight.group else weight.scales.ndim
     rows, row = names[:start], names[start:]
-    arrays = [NamedArray(names[: array.ndim], array) for array in (*weight.operands, target)]
+    arrays = [NamedArray(names[: array.ndim], array) for array in (*_list_arrays(weight), target)]
     names_in_row = [row[: len(x.names) - start] for x in arrays]
     if form is None or not all(
         are_mergeable(x, rows) and are_mergeable(x, r) for x, r in zip(arrays, names_in_row, strict=True)
@@ -73,7 +73,7 @@ def prepare_widening(weight: QuantizedWeight, target: Array) -> Run:
         width=values.shape[1],
         values=address(values),
         row_step=values.strides[0],
-        **_name_scales(scales, zeros[0] if zeros else None),
+        **_name_scales(scales, zeros[0] if zeros else weight.factor),
         target=address(output),
         target_row=output.strides[0],
     )
@@ -82,18 +82,26 @@ def prepare_widening(weight: QuantizedWeight, target: Array) -> Run:
 
 def _find_form(weight: QuantizedWeight, widened: str) -> WeightForm | None:
     """What machine code is for; None where there is none for it."""
-    known = weight.kind in compiler.COMPILED_FLOATS and widened in compiler.COMPILED_FLOATS
-    if not known or weight.group % BLOCK:
+    known = weight.kind != "f64" and widened in compiler.COMPILED_FLOATS
+    halves = weight.packing == 2 and weight.zeros is None and weight.group == BLOCK // 2
+    has_factor = weight.factor is not None
+    if not known or (weight.group % BLOCK and not halves) or (has_factor and weight.operands[2].ndim):
         return None
     storage = weight.form.values if weight.form.is_float else "i8"
-    return WeightForm(weight.packing, weight.group, weight.kind, weight.zeros is not None, widened, storage)
+    return WeightForm(weight.packing, weight.group, weight.kind, weight.zeros is not None, widened, storage, has_factor)
+
+
+def _list_arrays(weight: QuantizedWeight) -> list[Array]:
+    """Its values, scales, and zero points if it has any."""
+    return [weight.values, weight.scales, *([weight.zeros] if weight.zeros is not None else [])]
 
 
 def _name_scales(scales: Array, zeros: Array | None) -> dict[str, int]:
-    """The arguments that are addresses of scales and of zero points, and the bytes between rows and between groups."""
+    """The arguments that are addresses of scales and of zero points, and the bytes between rows and between groups; of
+    zero points, or of a factor, which has no dimensions."""
     named: dict[str, int] = {}
     for name, array in (("scale", scales), ("zero", zeros)):
-        steps = (0, 0, 0) if array is None else (address(array), *array.strides[-2:])
+        steps = (0, 0, 0) if array is None else (address(array), *(array.strides[-2:] or (0, 0)))
         named |= dict(zip((f"{name}s", f"{name}_row", f"{name}_step"), steps, strict=True))
     return named
 
@@ -104,7 +112,7 @@ def _build_direct_product(call: QuantizedContractCall) -> Kernel | None:
     form = _find_form(call.weight, dtype_name(source))
     batch, rows, columns, summed = call.groups
     kept = (*batch, *columns)
-    weight_arrays = [NamedArray(call.labels[: array.ndim], array) for array in call.weight.operands]
+    weight_arrays = [NamedArray(call.labels[: array.ndim], array) for array in _list_arrays(call.weight)]
     packed = (
         weight_arrays[0].array.strides[-1] == weight_arrays[0].array.itemsize or weight_arrays[0].array.shape[-1] == 1
     )
@@ -170,7 +178,7 @@ def _build_direct_product(call: QuantizedContractCall) -> Kernel | None:
                 width=b.shape[1],
                 values=address(b),
                 row_step=b.strides[0],
-                **_name_scales(each[0], each[1] if zeros else None),
+                **_name_scales(each[0], each[1] if zeros else call.weight.factor),
                 target=address(c),
                 target_row=c.strides[0],
                 target_column=c.strides[1],

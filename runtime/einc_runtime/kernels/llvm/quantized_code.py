@@ -12,13 +12,16 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any, NamedTuple
 
+import numpy as np
+
 from einc_runtime.kernels.llvm import compiler
 from einc_runtime.kernels.llvm.arguments import QuantizedArguments, read_arguments
 from einc_runtime.kernels.llvm.compiler import BYTES_AHEAD, LANES
 from einc_runtime.plan.schema import NARROW_FLOATS
+from einc_runtime.stored_values import decode_values
 
 BLOCK = 2 * LANES
-"""Elements that are laid out together; groups are multiples of it."""
+"""Elements that are laid out together; groups are multiples of it, or pairs of 4 bits in half of it."""
 PAIRS_BLOCK = 8 * LANES
 """The same where pairs of bf16 are multiplied (`quantized_pairs_code.py`); groups are 32, 64, or multiples of it."""
 WEIGHT_ROWS = 4
@@ -35,7 +38,8 @@ Value = Any
 
 class WeightForm(NamedTuple):
     """How a weight is stored: elements in a value, elements in a group (0: rows), the type of scales, whether there are
-    zero points. `widened` is the type of the other operand, or of what is written, `storage` that of the values."""
+    zero points. `widened` is the type of the other operand, or of what is written, `storage` that of the values. With
+    `has_factor`, a tensor has a factor in f32, which is where zero points would be."""
 
     packing: int
     group: int
@@ -43,11 +47,12 @@ class WeightForm(NamedTuple):
     zeros: bool
     widened: str
     storage: str = "i8"
+    has_factor: bool = False
 
 
 @dataclass(frozen=True, slots=True)
 class WeightRow:
-    """A row of a weight: the addresses of its values, scales and zero points."""
+    """A row of a weight: the addresses of its values, scales, and zero points or factor."""
 
     values: Value
     scales: Value
@@ -56,7 +61,8 @@ class WeightRow:
 
 @dataclass(frozen=True, slots=True)
 class WeightGroup:
-    """What is the same for all elements of a group: each in every lane, and a table of all weights of 4 bits."""
+    """What is the same for all elements of a group: each in every lane, and a table of all weights of 4 bits; or for
+    two groups, of which each has half of the lanes, and no table."""
 
     scale: Value
     zero: Value | None
@@ -86,21 +92,50 @@ class WeightReader:
 
     def group(self, row: WeightRow, number: Value) -> WeightGroup:
         """The scale and the zero point of a group."""
-        from llvmlite import ir
 
         e, b = self.e, self.e.b
-        scale = e.load_one(b.add(row.scales, b.mul(number, self.a.scale_step)), self.form.kind)
+        scale = self._load_scale(b.add(row.scales, b.mul(number, self.a.scale_step)))
+        if self.form.has_factor:
+            scale = b.fmul(scale, e.load_one(row.zeros, "f32"))
         zero = e.load_one(b.add(row.zeros, b.mul(number, self.a.zero_step)), "i8") if self.form.zeros else None
-        if self.form.packing == 1 or not compiler.has_wide_registers():
+        numbers = self._list_numbers()
+        if numbers is None:
             return WeightGroup(scale, zero, None)
-        numbers = ir.Constant(self.floats, [float(n - 8) for n in range(LANES)])
         return WeightGroup(scale, zero, b.fmul(numbers if zero is None else b.fsub(numbers, zero), scale))
+
+    def _load_scale(self, address: Value) -> Value:
+        from einc_runtime.kernels.llvm.emitter import I8, I32
+
+        e, b, kind = self.e, self.e.b, self.form.kind
+        if kind in compiler.COMPILED_FLOATS:
+            return e.load_one(address, kind)
+        return self._decode(e.broadcast(b.zext(b.load(e.at(address, I8)), I32)), kind)
+
+    def _list_numbers(self) -> Value | None:
+        """What values of 4 bits stand for, where a vector of them can be looked up."""
+        from llvmlite import ir
+
+        if self.form.packing == 1 or not compiler.has_wide_registers():
+            return None
+        kind = "f4x2" if self.form.storage == "f4x2" else "i4x2"
+        numbers = decode_values(np.arange(LANES, dtype=np.uint8), kind, np.float32)[::2]
+        return ir.Constant(self.floats, numbers.tolist())
+
+    def _pair_groups(self, row: WeightRow, first: Value, last: Value) -> WeightGroup:
+        """A group and the next one, if it is not the last."""
+        from einc_runtime.kernels.llvm.emitter import I64
+
+        e, b = self.e, self.e.b
+        groups = [self.group(row, number) for number in (first, e.least(b.add(first, I64(1)), last))]
+        lanes = e.lanes_below(I64(LANES // 2))
+        return WeightGroup(b.select(lanes, *(group.scale for group in groups)), None, None)
 
     def widen(self, row: WeightRow, group: WeightGroup, position: Value, mask: Value | None) -> list[Value]:
         """The elements in 16 bytes: a vector, or two with 4-bit values. Where the mask is off, they are 0."""
         e, b = self.e, self.e.b
         if self.form.storage in NARROW_FLOATS:
-            vectors = [self._scale(self._decode(e.load_bytes(row.values, position, mask)), group)]
+            stored = e.load_bytes(row.values, position, mask)
+            vectors = [self._scale(self._decode(stored, self.form.storage), group)]
         elif self.form.packing == 1:
             vectors = [self._scale(e.load(row.values, position, "i8", mask), group)]
         else:
@@ -110,18 +145,28 @@ class WeightReader:
         nothing = e.number(0.0)
         return vectors if mask is None else [b.select(mask, values, nothing) for values in vectors]
 
-    def _decode(self, stored: Value) -> Value:
-        """Floats of 8 bits, moved to where the same bits of an f16 are: f8e5m2 has the exponents of an f16, and f8e4m3
-        becomes one that is 2^8 times too small, also where it is subnormal."""
-        from einc_runtime.kernels.llvm.emitter import HALF, I16, I32, vector
+    def _decode(self, stored: Value, kind: str) -> Value:
+        """Floats of 8 or 4 bits, moved to where the same bits of an f16 are: f8e5m2 has the exponents of an f16, and
+        others become one that is 2^8 or 2^14 times too small, also where they are subnormal. f8e8m0 is the exponent of
+        an f32."""
+        from einc_runtime.kernels.llvm.emitter import F32, HALF, I16, I32, vector
 
         e, b = self.e, self.e.b
+        if kind == "f8e8m0":
+            smallest = b.icmp_unsigned("==", stored, e.number(0, I32))
+            bits = b.select(smallest, e.number(1 << 22, I32), b.shl(stored, e.number(23, I32)))
+            power = b.bitcast(bits, vector(F32))
+            return b.select(b.icmp_unsigned("==", stored, e.number(0xFF, I32)), e.number(float("nan")), power)
 
         def read_half(bits: Value) -> Value:
             return e.widen(b.bitcast(b.trunc(bits, vector(I16)), vector(HALF)), "f16")
 
-        if self.form.storage == "f8e5m2":
+        if kind == "f8e5m2":
             return read_half(b.shl(stored, e.number(8, I32)))
+        if kind == "f4x2":
+            sign = b.shl(b.and_(stored, e.number(8, I32)), e.number(12, I32))
+            magnitude = b.shl(b.and_(stored, e.number(7, I32)), e.number(9, I32))
+            return b.fmul(read_half(b.or_(sign, magnitude)), e.number(16384.0))
         magnitude = b.and_(stored, e.number(0x7F, I32))
         sign = b.shl(b.and_(stored, e.number(0x80, I32)), e.number(8, I32))
         value = b.fmul(read_half(b.or_(sign, b.shl(magnitude, e.number(7, I32)))), e.number(256.0))
@@ -129,8 +174,12 @@ class WeightReader:
 
     def _look_up(self, half: Value, group: WeightGroup) -> Value:
         e, b = self.e, self.e.b
-        if group.table is not None:  # it reads the low four bits alone
-            return e.intrinsic("llvm.x86.avx512.permvar.sf.512", self.floats, group.table, half)
+        table = self._list_numbers() if group.table is None else group.table
+        if table is not None:  # it reads the low four bits alone
+            looked_up = e.intrinsic("llvm.x86.avx512.permvar.sf.512", self.floats, table, half)
+            return looked_up if table is group.table else self._scale(looked_up, group)
+        if self.form.storage == "f4x2":
+            return self._scale(self._decode(half, "f4x2"), group)
         number = b.sitofp(b.and_(half, e.number(15, half.type.element)), self.floats)
         return self._scale(b.fsub(number, e.number(8.0)), group)
 
@@ -148,6 +197,14 @@ class WeightReader:
             e.sweep(count, lambda position, mask: body(groups, position, mask))
             return
         width = self.form.group // self.form.packing
+        if width < LANES:
+
+            def part(position: Value, mask: Value | None) -> None:
+                first, last = b.sdiv(position, I64(width)), b.sub(b.sdiv(count, I64(width)), I64(1))
+                body([self._pair_groups(row, first, last) for row in rows], position, mask)
+
+            e.sweep(count, part)
+            return
         with e.loop(b.sdiv(count, I64(width))) as number:
             groups = [self.group(row, number) for row in rows]
             start = b.mul(number, I64(width))
