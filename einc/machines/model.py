@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property
+
+import msgspec
 
 from einc.machines.gpu import GpuRates
 from einc_runtime.plan.element_types import list_peaks
@@ -144,6 +146,18 @@ class Machine:
     def joins_launches(self) -> bool:
         """Whether its sites run some tasks of a plan by one launch, as GPUs do (`einc_runtime.plan.launches`)."""
         return self.cores is None and self.name != HOST
+
+    def keep_rates(self, precisions: Collection[str]) -> Machine:
+        """The same machine for plans that compute in these precisions: of products, its GPUs have the rates that come
+        first, which stand for all that were not measured, and else only those of floats of 8 bits where these count."""
+        if any(precision.startswith("f8") for precision in precisions):
+            return self
+        kept = {
+            site.gpu: msgspec.structs.replace(site.gpu, products=site.gpu.products[:1])
+            for site in self.sites
+            if site.gpu
+        }
+        return replace(self, sites=tuple(replace(s, gpu=kept[s.gpu]) if s.gpu else s for s in self.sites))
 
     def ideal(self) -> Machine:
         """The same machine with all latencies zero, and GPUs and links at their peaks, for the paper's figures."""

@@ -64,7 +64,7 @@ def emit(
         producer=f"einc {VERSION}",
         model=plan.graph.name,
         machine=machine.name,
-        machine_file=format_machine(machine),
+        machine_file=format_machine(machine.keep_rates({operation.precision for operation in program.operations})),
         devices=devices,
         selector=plan.selector,
         schedule=schedule,

@@ -49,6 +49,9 @@ RECURRENCE_ERROR = 0.5
 """No recurrence was measured on a GPU. What a step loads may come from the second cache in half of the time, and what
 several programs of a multiprocessor load may wait for each other."""
 
+_WIDTHS = frozenset(("f16", "bf16")), frozenset(("f8e4m3", "f8e5m2"))
+"""Element types that tensor cores multiply alike."""
+
 Sizes = Mapping[str, float]
 
 _Rates = TypeVar("_Rates", bound=MeasuredRates)
@@ -62,9 +65,10 @@ class KernelKind:
 
 
 def find_rates(listed: tuple[_Rates, ...], dtype: str) -> _Rates | None:
-    """The rates for an element type. 16-bit floats share theirs; any other type that is not listed has those of the
-    first one, which `peak_share` scales."""
-    names = {"f16": ("f16", "bf16"), "bf16": ("bf16", "f16")}.get(dtype, (dtype,))
+    """The rates for an element type. Floats of 16 bits share theirs, and so do those of 8 bits; any other type that is
+    not listed has those of the first one, which `peak_share` scales."""
+    width = next((types for types in _WIDTHS if dtype in types), frozenset[str]())
+    names = (dtype, *sorted(width - {dtype}))
     for name in names:
         for rates in listed:
             if rates.dtype == name:
@@ -143,8 +147,8 @@ def time_recurrence_us(work: RecurrenceWork, flops: int, site: Site, kernel_late
 
 def _scale(rates: MeasuredRates, precision: str, peak_share: float) -> float:
     """The rate of a precision relative to the one that was measured."""
-    sixteen_bit = {"f16", "bf16"}
-    return 1.0 if rates.dtype == precision or {rates.dtype, precision} <= sixteen_bit else peak_share
+    have_one_width = any({rates.dtype, precision} <= types for types in _WIDTHS)
+    return 1.0 if rates.dtype == precision or have_one_width else peak_share
 
 
 def time_product_us(rates: ProductRates, work: ProductWork, size: int, itemsize: float, scale: float = 1.0) -> float:

@@ -8,7 +8,9 @@ from pathlib import Path
 from typing import Any
 
 from einc.compiler import compile_model
+from einc.graph.decode_step import StepRequest
 from einc.logical.pins import parse_pin
+from einc.ops.step_forms import CacheBlocks
 from einc.options import CompileOptions
 from einc_runtime.plan.codec import encode
 
@@ -301,6 +303,24 @@ output y, m, z, g, s, b
 """
 """Reads at sums of indices, at quotients and at data, running sums, and sums by position: cut with halos."""
 
+TABLES = """
+dim tokens = 8
+dim heads = 4
+dim groups = 2
+dim d = 6
+dim d_head = 4
+input x : f32[tokens, d]
+weight wq : f32[heads, d_head, d]
+weight wk : f32[groups, d_head, d]
+weight wv : f32[groups, d_head, d]
+q[heads, tokens, d_head] = x[tokens, d] * wq[heads, d_head, d]
+k[groups, tokens, d_head] = x[tokens, d] * wk[groups, d_head, d]
+v[groups, tokens, d_head] = x[tokens, d] * wv[groups, d_head, d]
+y = attention(rope(q, theta=500.0), rope(k, theta=500.0), v, causal=true)
+output y
+"""
+"""Of which a step is derived that keeps keys and values in blocks, found by a table."""
+
 CASES: dict[str, PlanCase] = {
     "chain": PlanCase(CHAIN.format(dtype="f32"), "host", 4),
     "chain-inner": PlanCase(CHAIN.format(dtype="f32"), "host", 3, ("y=c/3", "h*=c/3")),
@@ -327,6 +347,12 @@ CASES: dict[str, PlanCase] = {
         "llama_decode", "dgx-a100", 3, (), {"schedule": "synthesized", **_preset(
             n_layers=1, lengths=[2, 1], cache=4, vocab=13, d_model=12, heads_q=2, heads_kv=1, d_ff=10)},
         steps=({"positions": [0, 1, 2]}, {"positions": [2, 3, 3]}, {"positions": [3, 1, 0]})),
+    "tables": PlanCase(
+        TABLES, "host", 2, (), {"step": StepRequest("tokens", 1, 2, CacheBlocks(5, 4))},
+        steps=(
+            {"positions": [0, 5], "cache_places": [4, 17], "cache_blocks": [1, 3, 2, 4]},
+            {"positions": [1, 6], "cache_places": [5, 18], "cache_blocks": [1, 3, 2, 4]},
+            {"positions": [4, 2], "cache_places": [12, 2], "cache_blocks": [1, 3, 0, 4]})),
     "states": PlanCase(
         STATES, "host", 4, ("c=rows/4",),
         steps=({"places": [4, 0, 3]}, {"places": [1, 5, 4]}, {"places": [2, 3, 3]})),

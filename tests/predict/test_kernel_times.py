@@ -24,7 +24,8 @@ from tests.rates.fit import fit_unit
 from tests.rates.kinds import KINDS, MeasuredShapes
 from tests.rates.measurements import Measured
 
-MEASURED = json.loads((Path(__file__).parent / "data" / "measured_kernels.json").read_text("utf-8"))["measured"]
+_SHAPES = json.loads((Path(__file__).parent / "data" / "measured_kernels.json").read_text("utf-8"))
+MEASURED, PRODUCTS_OF_8_BITS = _SHAPES["measured"], _SHAPES["products of 8 bits"]
 LIMITS = {"product": (0.03, 0.12, 0.25), "prefill": (0.05, 0.20, 0.45), "decode": (0.10, 0.25, 0.60)}
 """How far the median may be from 1, and the relative errors within which 80% and 95% of the shapes lie, with a little
 more for the median of so few shapes."""
@@ -64,6 +65,20 @@ def test_what_was_not_fitted_is_predicted(name: str, kind: str) -> None:
     assert abs(np.median(ratios) - 1) < median + NOISE
     assert np.quantile(np.abs(ratios - 1), 0.8) < most + NOISE
     assert np.quantile(np.abs(ratios - 1), 0.95) < nearly_all + NOISE
+
+
+@pytest.mark.parametrize("name", PRODUCTS_OF_8_BITS)
+def test_products_of_8_bits_are_predicted_by_rates_of_their_own(name: str) -> None:
+    gpu = load_gpu(name)
+    ratios, scaled = [], []
+    for rows, columns, inner, us in PRODUCTS_OF_8_BITS[name]:
+        size = (rows + columns) * inner + 2 * rows * columns
+        work = ProductWork(1, rows, columns, inner)
+        ratios.append(us / time_kernel_us(gpu, work, size, "f8e5m2", 1.0, 2.0))
+        scaled.append(us / time_product_us(gpu.products[0], work, size, 1.0, 2.0))
+    assert abs(np.median(ratios) - 1) < 0.03 + NOISE
+    assert np.quantile(np.abs(np.array(ratios) - 1), 0.8) < 0.13 + NOISE
+    assert np.abs(np.log(ratios)).mean() < 0.6 * np.abs(np.log(scaled)).mean(), "better than those of 16 bits, scaled"
 
 
 @pytest.mark.parametrize("name", MEASURED)
@@ -110,7 +125,7 @@ def test_a_gpu_that_was_left_out_is_predicted_from_its_data_sheet(name: str, kin
 @pytest.mark.parametrize("name", ["a100-sxm", "b200-sxm"])
 def test_the_forms_that_are_fitted_are_those_that_predict(name: str, kind: str) -> None:
     gpu, rows = load_gpu(name), MEASURED[name][kind]
-    (rates,) = getattr(gpu, LEFT_OUT[kind][0])
+    rates = getattr(gpu, LEFT_OUT[kind][0])[0]
     predicted = [PREDICT[kind](gpu, *sizes) for *sizes, _ in rows]
     fitted = predict_us(rates, MeasuredShapes(KINDS[LEFT_OUT[kind][0]], as_measured(rows, kind)))
     np.testing.assert_allclose(fitted, predicted, rtol=1e-9)

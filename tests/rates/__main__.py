@@ -45,8 +45,12 @@ def fit_gpu(name: str, measured: dict[str, Measured]) -> tuple[GpuRates, list[Re
     gpu, results = load_gpu(name), []
     for kind, shapes in measured.items():
         began = time.monotonic()
-        rates, accuracy = fit_rates(kind, load_catalogue()[name], shapes)
-        gpu = msgspec.structs.replace(gpu, **{kind: (as_committed(rates),)})
+        sheet, field = KINDS[kind].find_sheet(load_catalogue()[name]), KINDS[kind].field
+        assert sheet is not None, "what was measured has a peak"
+        rates, accuracy = fit_rates(kind, sheet, shapes)
+        listed = [before for before in getattr(gpu, field) if before.dtype != sheet.dtype]
+        listed.insert(len(listed) * KINDS[kind].has_8_bits, as_committed(rates))  # those of 16 bits come first
+        gpu = msgspec.structs.replace(gpu, **{field: tuple(listed)})
         results.append(Result(name, kind, shapes.counts, accuracy))
         print(f"{describe_result(results[-1])}, {time.monotonic() - began:.0f} s", flush=True)
     return gpu, results
@@ -55,7 +59,7 @@ def fit_gpu(name: str, measured: dict[str, Measured]) -> tuple[GpuRates, list[Re
 def fit_left_out(measured: dict[str, dict[str, Measured]]) -> tuple[GpuRates, list[LeftOut]]:
     """The unit GPU, and how well others predict each GPU."""
     unit, left_out = load_unit_gpu(), []
-    for kind in KINDS:
+    for kind in (kind for kind in KINDS if not KINDS[kind].has_8_bits):
         shapes = {name: kinds[kind] for name, kinds in measured.items()}
         rows = []
         for row in leave_out(kind, shapes):
@@ -76,8 +80,9 @@ def main() -> None:
     measured: dict[str, dict[str, Measured]] = {}
     results: list[Result] = []
     for name in [options.gpu] if options.gpu else list_gpus():
-        kinds = [options.kind] if options.kind else KINDS
-        measured[name] = {kind: read_shapes(kind, name, tables) for kind in kinds}
+        kinds = [options.kind] if options.kind else list(KINDS)
+        known = [kind for kind in kinds if KINDS[kind].find_sheet(load_catalogue()[name]) is not None]
+        measured[name] = {kind: read_shapes(kind, name, tables) for kind in known}
         gpu, fits = fit_gpu(name, measured[name])
         results += fits
         if options.write:

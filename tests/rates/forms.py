@@ -29,10 +29,10 @@ def norm_of(first: Array, second: Array, power: float) -> Array:
 
 
 def product_us(p: ProductRates, s: Mapping[str, Array]) -> Array:
-    """`s` has rows, columns, inner."""
+    """`s` has rows, columns, inner, and width, the bytes of an element of the operands, if these are not 2."""
     units = p.multiprocessors
-    rows, columns, inner = s["rows"], s["columns"], s["inner"]
-    area_us, load_us = 2e-6 * units / p.tensor_tflops, ELEMENT_BYTES * 1e-3 / p.load_gbs
+    rows, columns, inner, element_bytes = s["rows"], s["columns"], s["inner"], s.get("width", ELEMENT_BYTES)
+    area_us, load_us = 2e-6 * units / p.tensor_tflops, element_bytes * 1e-3 / p.load_gbs
     write_us = p.output_weight * 4e-3 / p.load_gbs
     best: Array | None = None
     for tile_rows, tile_columns in PRODUCT_TILES:
@@ -52,7 +52,7 @@ def product_us(p: ProductRates, s: Mapping[str, Array]) -> Array:
         )
         best = work if best is None else np.minimum(best, work)
     assert best is not None
-    moved = ELEMENT_BYTES * (rows * inner + columns * inner + rows * columns)
+    moved = element_bytes * (rows + columns) * inner + ELEMENT_BYTES * rows * columns
     return p.launch_us + norm_of(best, moved / (p.memory_tbs * 1e6), p.overlap_norm)
 
 

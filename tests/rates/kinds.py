@@ -6,9 +6,12 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass, replace
 from typing import Any
 
+import msgspec
 import numpy as np
 
 from einc.calibration.forms import FORMS, Form
+from einc.machines.catalogue import Gpu
+from einc.machines.datasheets import DataSheet
 from einc.machines.gpu import MeasuredRates
 from tests.rates.forms import Array, LayerRates, decode_attention_us, experts_us, prefill_attention_us, product_us
 from tests.rates.measurements import Measured
@@ -33,6 +36,17 @@ class Kind:
     sizes: Callable[[Sizes], dict[str, Array]]
     """The sizes that its tables are over."""
     target: Target
+    field: str
+    """Where a GPU has its rates."""
+    has_8_bits: bool = False
+    """Whether it is of floats of 8 bits, and not of the 16 bits of the data sheet."""
+
+    def find_sheet(self, gpu: Gpu) -> DataSheet | None:
+        """The data sheet with the rate of products of this type; None where the GPU multiplies none."""
+        if not self.has_8_bits:
+            return gpu
+        peak = gpu.tflops.f8
+        return None if peak is None else msgspec.structs.replace(gpu, dtype="f8e4m3", tensor_tflops=peak)
 
 
 @dataclass(frozen=True)
@@ -101,8 +115,10 @@ KINDS = {
         product_us,
         lambda s: {name: s[name] for name in ("rows", "columns", "inner")},
         Target(0.03, 0.12, 0.25, 0.995),
+        "products",
     ),
-    "prefill": Kind(FORMS["prefill"], prefill_attention_us, size_prefill, Target(0.05, 0.20)),
-    "decode": Kind(FORMS["decode"], decode_attention_us, size_decode, Target(0.10, 0.25)),
-    "experts": Kind(name_layers(FORMS["experts"]), experts_us, size_experts, Target(0.10, 0.25)),
+    "prefill": Kind(FORMS["prefill"], prefill_attention_us, size_prefill, Target(0.05, 0.20), "prefill"),
+    "decode": Kind(FORMS["decode"], decode_attention_us, size_decode, Target(0.10, 0.25), "decode"),
+    "experts": Kind(name_layers(FORMS["experts"]), experts_us, size_experts, Target(0.10, 0.25), "experts"),
 }
+KINDS["products of 8 bits"] = replace(KINDS["products"], has_8_bits=True)

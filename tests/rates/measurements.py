@@ -31,6 +31,8 @@ POWER_LAW_BUCKETS = 8
 
 ELEMENT = "bfloat16"
 ELEMENT_BYTES = 2.0
+EIGHT_BITS = "fp8"
+"""Products of floats of 8 bits with one scale for a tensor, and results of 16 bits."""
 FOLDERS = {"rtx-pro-6000": "rtx_pro_6000_server"}
 """Where a GPU's tables are, if not in the folder of its name."""
 
@@ -112,12 +114,15 @@ def dominated(sizes: list[np.ndarray], us: np.ndarray) -> np.ndarray:
     return us > DOMINATED * block[places]
 
 
-def read_products(root: Path, gpu: str, memory_tbs: float) -> Measured:
+def read_products(
+    root: Path, gpu: str, memory_tbs: float, element: str = ELEMENT, width: float = ELEMENT_BYTES
+) -> Measured:
+    """Products whose operands have so many bytes an element."""
     rows = read(root, gpu, "gemm", ("m", "n", "k"), ("gemm_dtype",))
-    rows = choose(rows, rows["gemm_dtype"] == ELEMENT)
+    rows = choose(rows, rows["gemm_dtype"] == element)
     rows = choose(rows, np.array([(gpu, source) not in WARM_COLLECTIONS for source in rows["source"]]))
     m, n, k = rows["m"], rows["n"], rows["k"]
-    moved = ELEMENT_BYTES * (m * k + n * k + m * n)
+    moved = width * (m * k + n * k) + ELEMENT_BYTES * m * n
     warm = (moved > 1e6) & (moved / memory_tbs * 1e-6 > 1.05 * (rows["us"] - rows["us"].min()) + 0.2)
     keys = ("m", "n", "k")
     everything, _, _ = least(rows, keys, rows["source"])
@@ -125,7 +130,7 @@ def read_products(root: Path, gpu: str, memory_tbs: float) -> Measured:
     sizes, us, _ = least(rows, keys, rows["source"])
     bad = dominated([sizes[k] for k in keys], us)
     counts = {"shapes": len(everything["m"]), "warm": len(everything["m"]) - len(us), "dominated": int(bad.sum())}
-    named = {"rows": sizes["m"], "columns": sizes["n"], "inner": sizes["k"]}
+    named = {"rows": sizes["m"], "columns": sizes["n"], "inner": sizes["k"], "width": np.full(len(us), width)}
     return Measured(named, us, counts, ("rows", "columns", "inner")).chosen(~bad)
 
 
@@ -238,6 +243,8 @@ def read_shapes(kind: str, gpu: str, root: Path) -> Measured:
     memory_tbs = load_catalogue()[gpu].memory_gbs * 1e-3
     if kind == "products":
         return read_products(root, gpu, memory_tbs)
+    if kind == "products of 8 bits":
+        return read_products(root, gpu, memory_tbs, EIGHT_BITS, 1.0)
     if kind == "experts":
         return read_experts(root, gpu, memory_tbs)
     return read_attention(root, gpu, kind == "decode")

@@ -11,6 +11,7 @@ from tests.rates.left_out import SIX, LeftOut
 
 TITLES = {
     "products": "Products of matrices",
+    "products of 8 bits": "Products of floats of 8 bits",
     "prefill": "Attention of prompts",
     "decode": "Attention of a decode step",
     "experts": "Layers of experts",
@@ -22,9 +23,10 @@ HEAD = """\
     make fit-rates
 
 How well the [forms](../predicted-time.md#kernels-on-measured-gpus) by which `einc` predicts the times of kernels on
-GPUs agree with times that were measured and not fitted, in bf16. The measured times are those of the package
-`aiconfigurator-core` {version} (Apache-2.0), the least over its frameworks. `make fit-rates` fits the rates and
-writes them and this page, which takes a few minutes; `python -m tests.rates --gpu h100-sxm --kind products` fits some.
+GPUs agree with times that were measured and not fitted, in bf16, and of products also in f8. The measured times are
+those of the package `aiconfigurator-core` {version} (Apache-2.0), the least over its frameworks. `make fit-rates` fits
+the rates and writes them and this page, which takes a few minutes; `python -m tests.rates --gpu h100-sxm --kind
+products` fits some.
 
 One shape in five is held out, by a hash of its sizes; the others are fitted. Nothing is said of a shape that is
 dropped:
@@ -132,19 +134,24 @@ def format_accuracy(accuracy: Accuracy, missed: Sequence[str] = ()) -> str:
     return " | ".join(f"**{cell}**" if name in missed else cell for name, cell in cells.items())
 
 
+def write_section(kind: str, results: Sequence[Result]) -> str:
+    """The table of a kind of kernels."""
+    target = KINDS[kind].target
+    text = f"\n## {TITLES[kind]}\n\nWanted are {describe_target(target)}.\n"
+    text += EXPERTS if kind == "experts" else ""
+    text += "\n| GPU | measured | dropped | held out | median | 80% | 95% | rank |\n"
+    text += "| --- | ---: | --- | ---: | ---: | ---: | ---: | ---: |\n"
+    for result in results:
+        if result.kind == kind:
+            accuracy = format_accuracy(result.accuracy, find_missed(result.accuracy, target))
+            cells = f"{result.counts['shapes']:,} | {describe_dropped(result.counts)} | {result.accuracy.shapes:,}"
+            text += f"| {result.gpu} | {cells} | {accuracy} |\n"
+    return text
+
+
 def write_page(results: Sequence[Result], left_out: Sequence[LeftOut], version: str) -> str:
     text = HEAD.format(version=version)
-    for kind, title in TITLES.items():
-        target = KINDS[kind].target
-        text += f"\n## {title}\n\nWanted are {describe_target(target)}.\n"
-        text += EXPERTS if kind == "experts" else ""
-        text += "\n| GPU | measured | dropped | held out | median | 80% | 95% | rank |\n"
-        text += "| --- | ---: | --- | ---: | ---: | ---: | ---: | ---: |\n"
-        for result in results:
-            if result.kind == kind:
-                accuracy = format_accuracy(result.accuracy, find_missed(result.accuracy, target))
-                cells = f"{result.counts['shapes']:,} | {describe_dropped(result.counts)} | {result.accuracy.shapes:,}"
-                text += f"| {result.gpu} | {cells} | {accuracy} |\n"
+    text += "".join(write_section(kind, results) for kind in TITLES)
     text += LEFT_OUT.format(six=", ".join(SIX), median=LEFT_OUT_TARGET.median)
     for kind, title in TITLES.items():
         for row in left_out:
