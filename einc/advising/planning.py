@@ -14,11 +14,12 @@ from concurrent.futures import FIRST_COMPLETED, Future, ProcessPoolExecutor, wai
 from dataclasses import dataclass, replace
 from multiprocessing import active_children, get_context
 
-from einc.advising.cache_moves import time_cache_move
 from einc.advising.figures import Figures, FiguresCache
 from einc.advising.option import TIME_LIMIT_REACHED, AdviceOption, Limits, Offer, describe_sites
 from einc.advising.workloads import ChatWorkload, Phase, Round, Workload
 from einc.errors import ModelError
+from einc.exchange.language.program import Action, Holding, Program, Requirement
+from einc.exchange.simulation.simulator import simulate
 from einc.logical.pins import Pin
 from einc.machines.load import count_host_cores, format_machine
 from einc.machines.model import Machine
@@ -351,3 +352,21 @@ def _find_shared_links(machine: Machine, size: int) -> tuple[str, ...]:
         if len(groups) > 1:
             shared.append(resource.name)
     return tuple(shared)
+
+
+def time_cache_move(machine: Machine, sources: Sequence[int], targets: Sequence[int], size: int) -> float | None:
+    """Milliseconds until caches of `size` bytes, of which each source has an equal part, lie in equal parts at the
+    targets: every source sends a piece to every target, all at once. None where sites cannot reach each other."""
+    pairs = [(source, target) for source in sources for target in targets]
+    if not all(pair in machine.routes for pair in pairs):
+        return None
+    piece = max(1, -(-size // len(pairs)))
+    names = {pair: (f"C{pair[0]}x{pair[1]}",) for pair in pairs}
+    program = Program(
+        gpus=None,
+        partitions=(),
+        holdings=tuple(Holding(names[pair], (pair[0],), piece) for pair in pairs),
+        requirements=tuple(Requirement(names[pair], (pair[1],)) for pair in pairs),
+        actions=tuple(sorted(Action(names[pair], pair[0], (pair[1],)) for pair in pairs)),
+    )
+    return simulate(program, machine).completion_ms

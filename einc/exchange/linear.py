@@ -11,11 +11,10 @@ from __future__ import annotations
 import math
 import random
 from collections.abc import Sequence
+from functools import cache
 from typing import Any
 
 import numpy as np
-
-from einc.exchange.solver import make_solver
 
 Floats = np.ndarray[Any, np.dtype[np.float64]]
 
@@ -134,3 +133,25 @@ class _Parts:
         while number >= len(self._drawn):
             self._drawn.append(self._random.random() * _PERTURBATION)
         return self._drawn[number]
+
+
+def make_solver() -> Any:
+    """An empty program of HiGHS that prints nothing and takes one thread."""
+    solver = _define_solver()()
+    solver.silent()
+    solver.setOptionValue("threads", 1)
+    return solver
+
+
+@cache
+def _define_solver() -> Any:
+    import highspy
+
+    class SilentHighs(highspy.Highs):
+        """From version 1.16 on, the first call that the constructor makes prints who made HiGHS."""
+
+        def enableCallbacks(self) -> Any:  # it has this name there
+            self.silent()
+            return super().enableCallbacks()  # type: ignore[no-untyped-call]
+
+    return SilentHighs

@@ -5,16 +5,17 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping, Sequence
 from functools import partial
 
-from einc.core.tensor import DType
+from einc.core.tensor import DType, TensorType
 from einc.ops.equation import Equation
 from einc.ops.index_operator import IndexOperator, find_parts
+from einc.ops.shorthands import cut_out
 from einc.training.aggregate_gradients import share_defined
 from einc.training.derivatives import add_derivatives
-from einc.training.joins import JoinDraft, TensorAccess, write_join
-from einc.training.move_gradients import differentiate_parts
+from einc.training.joins import JoinDraft, TensorAccess, reshape, write_join
 from einc.training.scatter import write_scatter
 from einc.training.tape import NodeGradient
 from einc_runtime.plan.aggregate_definitions import find_definition
+from einc_runtime.plan.index_patterns import Concatenation
 from einc_runtime.plan.index_programs import IndexRead, Position
 from einc_runtime.plan.scalar_programs import Operand, ScalarInput, ScalarProgram
 
@@ -175,3 +176,20 @@ _SHARE_RULES: dict[str, Callable[[NodeGradient, JoinDraft, Operand, Operand, lis
     "prod": _share_product,
 }
 """What each value gets of the gradient of its aggregate, by aggregation."""
+
+
+def differentiate_reshape(node: NodeGradient) -> None:
+    """The same elements under the former dimensions."""
+    desc = node.operator.inputs[0]
+    node.put(0, reshape(node.builder, node.gradient, desc.dims, desc.shape))
+
+
+def differentiate_parts(node: NodeGradient, concatenation: Concatenation) -> None:
+    """Of each part, the part of the gradient where it stands."""
+    desc, axis = node.desc(node.gradient), concatenation.axis
+    for k, start, stop in concatenation.parts:
+        if node.needs[k]:
+            starts, stops = [0] * desc.rank, list(desc.shape)
+            starts[axis], stops[axis] = start, stop
+            cut = cut_out(desc, TensorType(tuple(starts), tuple(stops)))
+            node.put(k, node.apply(cut, node.gradient)[0])

@@ -8,7 +8,7 @@ from typing import TypeAlias
 from einc.errors import OperatorError
 from einc.ops.base import Operator
 from einc.training.attention_gradients import differentiate_attention
-from einc.training.join_gradients import differentiate_equation, differentiate_index_program
+from einc.training.join_gradients import differentiate_equation, differentiate_index_program, differentiate_reshape
 from einc.training.layer_gradients import (
     differentiate_expert_matmul,
     differentiate_norm,
@@ -16,7 +16,6 @@ from einc.training.layer_gradients import (
     differentiate_softmax,
     differentiate_topk,
 )
-from einc.training.move_gradients import differentiate_reshape
 from einc.training.recurrence_gradients import differentiate_recurrence
 from einc.training.tape import NodeGradient
 

@@ -236,6 +236,6 @@ def test_help_is_a_result() -> None:
 
 def test_the_solver_says_nothing() -> None:
     """In Python, too: from 1.16 on, HiGHS says who made it when it is made."""
-    program = "from einc.exchange.solver import make_solver; make_solver(); print('einc')"
+    program = "from einc.exchange.linear import make_solver; make_solver(); print('einc')"
     done = subprocess.run([sys.executable, "-c", program], capture_output=True, timeout=60)
     assert (done.stdout, done.stderr) == (b"einc\n", b"")

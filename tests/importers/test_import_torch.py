@@ -17,8 +17,7 @@ from einc.cli.main import main
 from einc.errors import EincError, ModelError, ReadError
 from einc.importers.pytorch.archive import ExportArchive
 from einc.importers.pytorch.convert import ConvertedModule, convert_archive
-from einc.importers.pytorch.dynamic_dims import name_dims
-from einc.importers.pytorch.importing import TorchModel
+from einc.importers.pytorch.importing import TorchModel, name_dims
 from einc_runtime.execution.session import Session
 from tests.support.compiled_plans import compiled
 from tests.support.paced import within

@@ -13,8 +13,15 @@ from einc_runtime.execution.cpu.thread_pool import START_NS, RankedTaskGraph, Ru
 from einc_runtime.kernels.base import Run
 from einc_runtime.kernels.llvm import compiler
 from einc_runtime.kernels.llvm.compiler import CompiledCall
-from einc_runtime.kernels.llvm.library_calls import LibraryCall
-from einc_runtime.kernels.llvm.schedules import NAPS, SPINS, CallError, CompiledSchedule, MachineCall, ThreadProgress
+from einc_runtime.kernels.llvm.schedules import (
+    NAPS,
+    SPINS,
+    CallError,
+    CompiledSchedule,
+    LibraryCall,
+    MachineCall,
+    ThreadProgress,
+)
 from einc_runtime.kernels.numpy.onednn import OnednnCall
 from einc_runtime.kernels.numpy.pieces import CallSequence
 from einc_runtime.kernels.numpy.prepacking import PrepackedProduct
