@@ -168,18 +168,9 @@ BuilderTable = Mapping[str, tuple[str, str]]
 """Name of a kernel or an aggregation -> module and function that builds it."""
 
 
-def find_kernel_builder(name: str, table: BuilderTable) -> Any:
-    """The function that builds a kernel; its module is imported when it is first needed. Raises PlanFault."""
-    if name not in table:
-        raise PlanFault(f"unknown kernel '{name[:40]}'", hint=f"this runtime has {', '.join(table)}")
+def find_builder(name: str, table: BuilderTable) -> Any:
+    """The function that builds a kernel or an aggregation; its module is imported when it is first needed."""
     return _import_builder(*table[name])
-
-
-def find_joint_builder(aggregation: str, table: BuilderTable) -> Any:
-    """The function that builds an aggregation of tuples. Raises PlanFault where the table has none."""
-    if aggregation not in table:
-        raise PlanFault(f"tuples cannot be aggregated by '{aggregation[:40]}'", hint=f"there are {', '.join(table)}")
-    return _import_builder(*table[aggregation])
 
 
 @cache

@@ -2,8 +2,8 @@
 
 The life of a kernel, always with its device current and in this order:
 
-1. `Kernels.prepare_kernel` (or another `prepare_...`) refuses what does not fit (PlanFault), chooses a variant, and
-   says how much workspace it needs. It may compile; it touches no operand.
+1. `Kernels.prepare_kernel` (or another `prepare_...`) chooses a variant, and says how much workspace it needs. It may
+   compile; it touches no operand.
 2. `GpuKernel.bind(workspace, status)` makes the launch. It may load modules, make handles and allocate memory that a
    library insists on; all of them live as long as the launch.
 3. `launch(stream)` is called once outside of any capture, to warm up (operands are zero bytes then, never garbage), and

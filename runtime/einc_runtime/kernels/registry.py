@@ -18,8 +18,7 @@ from einc_runtime.kernels.base import (
     JointInvocation,
     Kernel,
     KernelBuilder,
-    find_joint_builder,
-    find_kernel_builder,
+    find_builder,
 )
 from einc_runtime.kernels.calls.fold import CombineCall
 from einc_runtime.kernels.calls.joint_aggregation import JointAggregationCall
@@ -101,7 +100,7 @@ FASTEST_PROVIDER = "llvm"
 
 
 def prepare(invocation: Invocation[Array], provider: str = FASTEST_PROVIDER) -> Kernel:
-    """The kernel of an invocation, ready to be bound. Raises PlanFault for everything that is wrong with it.
+    """The kernel of an invocation, ready to be bound.
 
     With the attribute `reproducible`, the bits of each result depend on what it is computed from alone, whatever the
     block is that it lies in (docs/reproducible.md).
@@ -111,10 +110,10 @@ def prepare(invocation: Invocation[Array], provider: str = FASTEST_PROVIDER) -> 
         return build_index(invocation, partial(prepare, provider=provider), compiled=is_compiled)
     table = PROVIDERS["numpy"] | PROVIDERS[provider]
     if not invocation.is_reproducible:
-        build: KernelBuilder = find_kernel_builder(invocation.name, table)
+        build: KernelBuilder = find_builder(invocation.name, table)
         return build(invocation)
     ordered = REPRODUCIBLE if require_order(invocation.name) else table | REPRODUCIBLE
-    build = find_kernel_builder(invocation.name, ordered)
+    build = find_builder(invocation.name, ordered)
     return build(invocation.without_mark())
 
 
@@ -127,10 +126,10 @@ def prepare_aggregate(
 
 
 def prepare_joint_aggregation(invocation: JointInvocation[Array], provider: str = FASTEST_PROVIDER) -> Kernel:
-    """The kernel that aggregates copies of a tuple, ready to be bound. Raises PlanFault."""
+    """The kernel that aggregates copies of a tuple, ready to be bound."""
     if invocation.definition:
         call, is_compiled = CombineCall.parse(invocation), provider == FASTEST_PROVIDER
         return build_combine(call, invocation.repetitions, compiled=is_compiled)
     table = JOINT_AGGREGATIONS["numpy"] | JOINT_AGGREGATIONS[provider]
-    build: Callable[[JointAggregationCall], Kernel] = find_joint_builder(invocation.aggregation, table)
+    build: Callable[[JointAggregationCall], Kernel] = find_builder(invocation.aggregation, table)
     return build(JointAggregationCall.parse(invocation))

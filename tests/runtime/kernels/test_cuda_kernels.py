@@ -13,9 +13,9 @@ import numpy as np
 import pytest
 
 from einc_runtime.environment import KERNEL_CACHE
-from einc_runtime.errors import MissingFault, PlanFault
+from einc_runtime.errors import MissingFault
 from einc_runtime.kernels import registry
-from einc_runtime.kernels.base import COMPOSED_KERNELS, Invocation, JointInvocation
+from einc_runtime.kernels.base import COMPOSED_KERNELS, Invocation
 from einc_runtime.kernels.cuda import kernel_cache, kernels, triton_compile
 from einc_runtime.kernels.cuda.cublas import WORKSPACE
 from einc_runtime.kernels.cuda.triton_compile import KernelBinary
@@ -43,15 +43,6 @@ def test_every_kernel_of_the_cpu_is_built_for_the_gpu_here():
     # Operators of packages have tests of their own (tests/ops/test_custom_operators.py).
     assert {case.kernel for case in INVOCATIONS.values()} == set(builders.KERNELS) - {"custom"} | COMPOSED_KERNELS
     assert {one.aggregation for one in JOINT_AGGREGATIONS.values()} == set(builders.JOINT_AGGREGATION_BUILDERS)
-
-
-def test_unknown_names_are_refused():
-    with pytest.raises(PlanFault, match="unknown kernel 'nothing'"):
-        builders.build_kernel(Invocation("nothing", {}, [], []))
-    with pytest.raises(PlanFault, match="cannot be aggregated by 'nothing'"):
-        builders.build_joint_aggregation(JointInvocation("nothing", [], [], []))
-    with pytest.raises(PlanFault, match="cannot be aggregated by 'mean'"):
-        builders.build_aggregate("mean", [as_layout(array("f32", 3))], as_layout(array("f32", 3)))
 
 
 def test_sources_do_not_depend_on_addresses_but_for_their_alignment():

@@ -14,8 +14,7 @@ from einc_runtime.kernels.base import (
     COMPOSED_KERNELS,
     Invocation,
     JointInvocation,
-    find_joint_builder,
-    find_kernel_builder,
+    find_builder,
 )
 from einc_runtime.kernels.calls.fold import CombineCall
 from einc_runtime.kernels.calls.joint_aggregation import JointAggregationCall
@@ -86,23 +85,21 @@ def build_kernel(invocation: Invocation[Array], architecture: str = "sm_90") -> 
 
     With the attribute `reproducible`, the bits of each result depend on what it is computed from alone, whatever the
     block is that it lies in (docs/reproducible.md).
-
-    Raises PlanFault for an unknown kernel, or one that does not take these operands.
     """
     if invocation.name in COMPOSED_KERNELS:
         return build_index(invocation, partial(build_kernel, architecture=architecture))
     ordered = invocation.is_reproducible
     table = ORDERED if ordered and require_order(invocation.name) else KERNELS
-    build: Callable[..., LaunchSequence] = find_kernel_builder(invocation.name, table)
+    build: Callable[..., LaunchSequence] = find_builder(invocation.name, table)
     plain = invocation.without_mark() if ordered else invocation
     sequence = build(plain, architecture) if invocation.name in SIZED else build(plain)
     return sequence.without_fusion() if ordered and invocation.name not in ORDERED else sequence
 
 
 def build_joint_aggregation(invocation: JointInvocation[Array]) -> LaunchSequence:
-    """The launches of an aggregation of tuples, or by a definition of the plan. Raises PlanFault."""
+    """The launches of an aggregation of tuples, or by a definition of the plan."""
     if invocation.definition:
         return build_combine(CombineCall.parse(invocation))
     build: Callable[[JointAggregationCall], LaunchSequence]
-    build = find_joint_builder(invocation.aggregation, JOINT_AGGREGATION_BUILDERS)
+    build = find_builder(invocation.aggregation, JOINT_AGGREGATION_BUILDERS)
     return build(JointAggregationCall.parse(invocation))
