@@ -36,13 +36,15 @@ def round_blocks(weight: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
     return values.to(torch.float8_e4m3fn), scales
 
 
-@pytest.mark.parametrize("name", ["llama", "qwen3", "mixtral"])
+@pytest.mark.parametrize("name", ["llama", "qwen3", "mixtral", "qwen3-moe"])
 def test_a_checkpoint_of_fp8_has_the_logits_of_transformers(name: str, tmp_path: Path) -> None:
     reference_models.FURTHER["mixtral"] = (
         "Mixtral",
         {"num_local_experts": 4, "num_experts_per_tok": 2, "sliding_window": None, "experts_implementation": "eager"},
     )
     reference_models.DECODERS["qwen3"] = ("Qwen3", {"head_dim": 64})
+    experts = {"num_experts": 5, "num_experts_per_tok": 3, "moe_intermediate_size": 128, "head_dim": 64}
+    reference_models.FURTHER["qwen3-moe"] = ("Qwen3Moe", {**experts, "experts_implementation": "eager"})
     reference_models.make(name, tmp_path / "wide", SIZES)
     from safetensors.torch import load_file
 
