@@ -316,9 +316,10 @@ class _Overlaps:
             rows, row_of = find_kinds(np.concatenate(ends[:2], axis=1))
             columns, column_of = find_kinds(np.concatenate(ends[2:], axis=1))
             sites = ends[0].shape[1]
-            upper = np.minimum(rows[:, None, sites:, None], columns[None, :, None, sites:])
-            lower = np.maximum(rows[:, None, :sites, None], columns[None, :, None, :sites])
-            shared = np.maximum(upper - lower, 0).astype(np.float64)
+            rows, columns = rows.astype(np.float64), columns.astype(np.float64)  # exact below 2^53
+            shared = np.minimum(rows[:, None, sites:, None], columns[None, :, None, sites:])
+            shared -= np.maximum(rows[:, None, :sites, None], columns[None, :, None, :sites])
+            np.maximum(shared, 0.0, out=shared)
             if shared.size and shared.min() == shared.max():  # this dimension is not cut
                 self._factor *= float(shared.max())
             else:

@@ -188,7 +188,7 @@ class Fluid:
         """Progressive filling: all rates rise together; those of lanes that cross a full resource stop."""
         marks, rates, users = self._marks, self._rate, self._users
         served, since, following = self._served, self._since, self._next
-        changed, crossings = self._changed, self._crossings
+        changed, crossings, update_all = self._changed, self._crossings, self._update_all
         load, left = self._load.copy(), self._capacity.copy()
         queue = [(left[resource] / load[resource], resource) for resource in component]
         heapq.heapify(queue)
@@ -216,7 +216,7 @@ class Fluid:
                     load[crossing] -= count
                     left[crossing] -= level * count
                 rate = rates[lane]
-                if rate != level or lane in changed or self._update_all:
+                if rate != level or update_all or lane in changed:
                     delivered = served[lane] = served[lane] + rate * (now - since[lane])
                     since[lane] = now
                     rates[lane] = level
