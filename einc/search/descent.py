@@ -11,7 +11,6 @@ from einc.search.neighbours import list_changes, list_pair_changes
 from einc.search.orders import Order, list_all_orders, list_orders
 from einc.search.overlap import find_overlapped
 from einc.search.pool import Pool
-from einc.search.space import Assignment
 from einc.search.tables import UNITS_PER_MS, TimeProblem
 
 MAX_ADDED = 0.3
@@ -82,14 +81,14 @@ def improve_by_estimates(
         for pool in pools:
             pool.surround(fastest, fastest.predicted_ms)
     tried = {start.assignment for start in ranked}
-    known: set[tuple[float, Order]] = set()
-    turns = itertools.zip_longest(*(_iterate_distinct(pool, tried, known) for pool in pools))
+    alike: set[tuple[float, Order]] = set()
+    turns = itertools.zip_longest(*(pool.take(tried, alike) for pool in pools))
     for promising in itertools.chain.from_iterable(turns):
         if promising is None:
             continue
         if evaluator.exhausted:
             break
-        assignment, order = promising
+        _, assignment, order = promising
         evaluated = evaluator.evaluate(assignment, order)
         if evaluated is not None and evaluated.rank < best.rank:
             best = evaluated
@@ -97,16 +96,6 @@ def improve_by_estimates(
             for pool in pools:
                 pool.surround(best, best.predicted_ms)
     return best
-
-
-def _iterate_distinct(
-    pool: Pool, tried: set[Assignment], known: set[tuple[float, Order]]
-) -> Iterator[tuple[Assignment, Order]]:
-    """The plans of a pool whose estimate no plan of `known` has, which grows by theirs."""
-    for estimate, assignment, order in pool.take(tried):
-        if (estimate, order) not in known:
-            known.add((estimate, order))
-            yield assignment, order
 
 
 def try_small_plans(evaluator: Evaluator, tables: TimeProblem, best: EvaluatedPlan) -> list[EvaluatedPlan]:

@@ -121,21 +121,22 @@ def improve(search: Search, state: SearchState) -> SearchState:
         search.progress("improving the fastest plan", ms)
 
     report(first.predicted_ms)
+    once, whole = problem.space.once, problem.folded is None
     starts = list(state.contenders.values())
-    if problem.folded is not None:  # the whole is built twice at last
+    if not whole:  # it is built twice at last
         times_larger = len(problem.graph.nodes) / len(problem.space.graph.nodes)
         search.budget.reserve(2 * evaluator.seconds * times_larger)
     else:
         starts += try_small_plans(evaluator, problem.tables, first)
-        if problem.space.once and problem.even:
-            starts.append(improve_by_estimates(evaluator, problem.tables, starts, report))
-        else:
-            starts += try_overlapped_plans(evaluator, problem.tables, starts)
-    best = descend(evaluator, problem.tables, starts, reorder=problem.folded is None, report=report)
-    if problem.space.once and not problem.even and problem.folded is None:
+        if once and problem.even:
+            first = improve_by_estimates(evaluator, problem.tables, starts, report)
+        starts += try_overlapped_plans(evaluator, problem.tables, starts)
+    descended = descend(evaluator, problem.tables, starts, reorder=whole, report=report)
+    best = min(first, descended, key=lambda evaluated: evaluated.rank)
+    if once and whole and not problem.even:
         with evaluator.allow(MORE_EFFORT):
             best = improve_by_estimates(evaluator, problem.tables, [best, *starts], report)
-    return state if best is first else state.add(IMPROVED, best)
+    return state if best is state.best else state.add(IMPROVED, best)
 
 
 def sample_memory(search: Search, state: SearchState) -> SearchState:

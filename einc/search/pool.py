@@ -54,15 +54,25 @@ class Pool:
         (estimate,), _ = estimate_overlapped(self._graph, self._tables, [evaluated.assignment], self._orders)
         self._add_changes(evaluated.assignment, predicted_ms * UNITS_PER_MS / max(1, int(estimate)))
 
-    def take(self, tried: set[Assignment]) -> Iterator[tuple[float, Assignment, Order]]:
-        """The most promising plans one by one, except those of `tried`; plans may be added meanwhile."""
+    def take(
+        self, tried: set[Assignment], alike: set[tuple[float, Order]] | None = None
+    ) -> Iterator[tuple[float, Assignment, Order]]:
+        """The most promising plans one by one, except those of `tried`; plans may be added meanwhile.
+
+        Of plans with equal estimates and orders, none is taken that `alike` has; it grows by what is taken.
+        """
         known = set(tried)
         while waiting := [
             (*entry, candidate) for candidate, entry in self._estimates.items() if candidate not in known
         ]:
             estimate, number, assignment = min(waiting, key=lambda entry: (entry[0], entry[2]))
             known.add(assignment)
-            yield estimate, assignment, self._orders[number]
+            order = self._orders[number]
+            if alike is not None:
+                if (estimate, order) in alike:
+                    continue
+                alike.add((estimate, order))
+            yield estimate, assignment, order
 
     def _add_changes(self, assignment: Assignment, factor: float) -> tuple[float, Assignment]:
         """Adds the changes of a plan; the best of them, with its estimate."""
