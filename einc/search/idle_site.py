@@ -1,4 +1,4 @@
-"""Another site never makes a plan slower, as it may have nothing to do.
+"""Another site never makes a plan slower, as it may have nothing to do: one site of a few, or most of hundreds.
 
 The search on n sites does not see all plans of n - 1: operators that need fewer sites are placed on whichever are free,
 so that with one more free site they may lie farther from their data. Where a number of sites has fewer divisors than
@@ -8,7 +8,9 @@ made for one site less, too, unless the kernels alone say that it takes longer.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+import math
+import time
+from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from typing import Any
 
@@ -26,10 +28,17 @@ from einc.plan_report import Contender
 from einc.predict.costs import describe_operator
 from einc.predict.launches import compute_least_ms, find_joining
 from einc.search.fastest import find_fastest
+from einc.search.problem import measure_cut_cost
 from einc.search.result import SelectedPlan
 
 IDLE_SITE = "idle site"
 """The name of the contender that is the fastest plan on one site less."""
+
+MAX_AT_ONCE = 72
+"""On more sites, which no switch of the presets joins, a search takes minutes."""
+
+TIMES_LONGER = 4
+"""A search on twice as many sites takes so many times as long."""
 
 MANY_SITES = 8
 """On more sites a search takes long, and each of them does little, so that leaving one idle is worth little."""
@@ -38,13 +47,19 @@ MANY_SITES = 8
 def find_fastest_or_idle(
     graph: Graph, machine: Machine, sites: int, *, budget: SearchBudget, pins: Sequence[Pin] = (), **options: Any
 ) -> SelectedPlan:
-    """What `find_fastest` finds with the same options, or the plan on one site less, if that is faster.
+    """What `find_fastest` finds with the same options, or a plan on fewer sites, if that is faster.
 
-    With a time limit or pins, which may say how many sites an operator has, no site is left out; nor where sites share
-    cores, as an idle one leaves its cores to the others.
+    On more than MAX_AT_ONCE sites, the search is made for a part of them first, and for twice as many as long as that
+    makes the plan faster, or until it fits. On up to MANY_SITES, one site may stay idle, but not with a time limit.
+    With pins, which may say how many sites an operator has, no site is left out; nor where sites share cores, as an
+    idle one leaves its cores to the others.
     """
-    selected = find_fastest(graph, machine, sites, budget=budget, pins=pins, **options)
-    free = not pins and not budget.limited and not budget.interrupted and machine.cores is None
+    if pins or machine.cores is not None:
+        return find_fastest(graph, machine, sites, budget=budget, pins=pins, **options)
+    if sites > MAX_AT_ONCE:
+        return _grow(graph, machine, sites, budget, options)
+    selected = find_fastest(graph, machine, sites, budget=budget, **options)
+    free = not budget.limited and not budget.interrupted
     if selected.program is None or not free or not _has_fewer_divisors(sites):
         return selected
     if find_least_ms(graph, machine, sites - 1) >= selected.program.predicted_ms:
@@ -53,6 +68,34 @@ def find_fastest_or_idle(
     if fewer.program is None or fewer.program.predicted_ms >= selected.program.predicted_ms:
         return selected
     return replace(leave_idle(fewer.program, selected), walk=selected.walk + fewer.walk)
+
+
+def _grow(graph: Graph, machine: Machine, sites: int, budget: SearchBudget, options: Mapping[str, Any]) -> SelectedPlan:
+    """The fastest of the plans on parts of the sites, from a part that is planned quickly up to all of them, as long as
+    a larger part is faster; the others stay idle."""
+    sizes = [sites]
+    while sizes[0] > MAX_AT_ONCE:
+        sizes.insert(0, sizes[0] // 2)
+    best: SelectedPlan | None = None
+    walk: list[str] = []
+    took = 0.0
+    for used in sizes:
+        ms = math.inf if best is None or best.program is None else best.program.predicted_ms
+        if best is not None and (budget.left < TIMES_LONGER * took or find_least_ms(graph, machine, used) >= ms):
+            break
+        started = time.monotonic()
+        larger = find_fastest(graph, machine, used, budget=budget, **options)
+        took = time.monotonic() - started
+        walk += larger.walk
+        if ms < math.inf and (larger.program is None or larger.program.predicted_ms >= ms):
+            break
+        best = larger
+    assert best is not None
+    idle = sites - best.plan.sites
+    if best.program is not None and idle:
+        told = replace(best, plan=replace(best.plan, cut_cost=measure_cut_cost(graph, sites)))
+        best = leave_idle(best.program, told, idle)
+    return replace(best, walk=tuple(walk))
 
 
 def _has_fewer_divisors(sites: int) -> bool:
@@ -89,8 +132,8 @@ def _sum_least_ms(operator: Operator, joins: bool, candidate: Candidate, machine
     )
 
 
-def leave_idle(program: DeviceProgram, selected: SelectedPlan) -> SelectedPlan:
-    """The program of one site less as a plan for all sites, beside what the search for all of them found."""
+def leave_idle(program: DeviceProgram, selected: SelectedPlan, idle: int = 1) -> SelectedPlan:
+    """The program of so many sites less as a plan for all sites, beside what `selected` has found for them or fewer."""
     every = selected.plan
     contenders = [msgspec.structs.replace(contender, chosen=False) for contender in every.contenders]
     chosen = next(contender for contender in program.plan.contenders if contender.chosen)
@@ -107,13 +150,14 @@ def leave_idle(program: DeviceProgram, selected: SelectedPlan) -> SelectedPlan:
     )
     plan = replace(
         program.plan,
-        sites=every.sites,
-        idle=1,
+        sites=program.plan.sites + idle,
+        idle=idle,
         cut_cost=every.cut_cost,
         contenders=tuple(contenders),
         memory_points=every.memory_points,
     )
+    unused = (0,) * idle
     repetition = program.repetition
     if repetition is not None:
-        repetition = msgspec.structs.replace(repetition, growth=(*repetition.growth, 0))
-    return SelectedPlan(plan, replace(program, plan=plan, memory=(*program.memory, 0), repetition=repetition))
+        repetition = msgspec.structs.replace(repetition, growth=(*repetition.growth, *unused))
+    return SelectedPlan(plan, replace(program, plan=plan, memory=(*program.memory, *unused), repetition=repetition))

@@ -62,8 +62,7 @@ class SearchProblem:
         """The paper's cost of the plan that its cut heuristic chooses for the whole graph."""
         if self.folded is None:
             return self.paper.cut_cost
-        strict = build_problem(self.graph, self.space.sites, pins=self.pins)
-        return strict.cost(choose_by_cuts(strict))
+        return measure_cut_cost(self.graph, self.space.sites, self.pins)
 
     def make_whole_plans(self, evaluated_plans: Sequence[EvaluatedPlan]) -> list[LogicalPlan]:
         """The plans of the whole graph."""
@@ -73,6 +72,12 @@ class SearchProblem:
         space = replace(space, graph=self.graph, problem=connect(self.graph, folded.expand(space.problem.candidates)))
         order = tuple(range(len(self.graph.nodes)))
         return [space.make_plan(folded.expand(plan.assignment), order, plan.spread) for plan in evaluated_plans]
+
+
+def measure_cut_cost(graph: Graph, sites: int, pins: Sequence[Pin] = ()) -> int:
+    """The paper's cost of the plan that its cut heuristic chooses."""
+    strict = build_problem(graph, sites, pins=pins)
+    return strict.cost(choose_by_cuts(strict))
 
 
 def pose_problem(

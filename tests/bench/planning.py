@@ -71,6 +71,7 @@ CASES = {
     "block-16": Case("LLaMA block, 8K tokens", "llama_block", "dgx-h100x2", ("seq_lens=[8192]",), 5),
     "block-64": Case("LLaMA block, 8K tokens", "llama_block", "dgx-h100x8", ("seq_lens=[8192]",), 10),
     "block-72": Case("LLaMA block, 8K tokens", "llama_block", "gb200-nvl72", ("seq_lens=[8192]",), 10),
+    "block-512": Case("LLaMA block, 8K tokens", "llama_block", "dgx-h100x64", ("seq_lens=[8192]",), 60),
     "cross-8": Case("cross attention", "cross", "dgx-h100"),
     "cross-16": Case("cross attention", "cross", "dgx-h100x2", (), 6),
     "moe-8": Case("mixture of experts", "moe", "dgx-h100"),

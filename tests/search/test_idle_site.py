@@ -57,6 +57,28 @@ def test_a_plan_with_an_idle_site_is_one_for_all_sites(
     assert (again.tasks, again.memory) == (five.program.tasks, five.program.memory)
 
 
+def test_of_many_sites_a_part_is_planned_first_and_more_as_long_as_that_is_faster(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    searched = []
+
+    def make_many_slow(*arguments: Any, **options: Any) -> SelectedPlan:
+        selected = FIND(*arguments, **options)
+        searched.append(selected.plan.sites)
+        assert selected.program is not None
+        slow = 1 + 9 * (selected.plan.sites == 6)
+        return replace(selected, program=replace(selected.program, predicted_ms=slow * selected.program.predicted_ms))
+
+    three = compile_layers(3, schedule="naive").program
+    monkeypatch.setattr(idle_site, "find_fastest", make_many_slow)
+    monkeypatch.setattr(idle_site, "MAX_AT_ONCE", 1)
+    six = compile_layers(6, schedule="naive")
+    assert six.program.predicted_ms == three.predicted_ms
+    assert six.program.memory == (*three.memory, 0, 0, 0)
+    assert searched == [1, 3, 6]
+    verify_figures(six.bundle)
+
+
 @pytest.mark.parametrize("seed", range(6))
 def test_no_plan_takes_less_than_the_least(seed: int) -> None:
     graph, sites, machine = draw_graph(seed, 4), 2 + seed % 3, load_machine("dgx-a100")
