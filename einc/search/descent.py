@@ -81,8 +81,8 @@ def improve_by_estimates(
         for pool in pools:
             pool.surround(fastest, fastest.predicted_ms)
     tried = {start.assignment for start in ranked}
-    alike: set[tuple[float, Order]] = set()
-    turns = itertools.zip_longest(*(pool.take(tried, alike) for pool in pools))
+    taken: set[tuple[float, Order]] = set()
+    turns = itertools.zip_longest(*(pool.take(tried, taken) for pool in pools))
     for promising in itertools.chain.from_iterable(turns):
         if promising is None:
             continue

@@ -55,11 +55,11 @@ class Pool:
         self._add_changes(evaluated.assignment, predicted_ms * UNITS_PER_MS / max(1, int(estimate)))
 
     def take(
-        self, tried: set[Assignment], alike: set[tuple[float, Order]] | None = None
+        self, tried: set[Assignment], taken: set[tuple[float, Order]] | None = None
     ) -> Iterator[tuple[float, Assignment, Order]]:
         """The most promising plans one by one, except those of `tried`; plans may be added meanwhile.
 
-        Of plans with equal estimates and orders, none is taken that `alike` has; it grows by what is taken.
+        Of plans with equal estimates and orders, none is taken that `taken` has; it grows by what is taken.
         """
         known = set(tried)
         while waiting := [
@@ -68,10 +68,10 @@ class Pool:
             estimate, number, assignment = min(waiting, key=lambda entry: (entry[0], entry[2]))
             known.add(assignment)
             order = self._orders[number]
-            if alike is not None:
-                if (estimate, order) in alike:
+            if taken is not None:
+                if (estimate, order) in taken:
                     continue
-                alike.add((estimate, order))
+                taken.add((estimate, order))
             yield estimate, assignment, order
 
     def _add_changes(self, assignment: Assignment, factor: float) -> tuple[float, Assignment]:
