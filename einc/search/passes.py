@@ -121,9 +121,9 @@ def improve(search: Search, state: SearchState) -> SearchState:
         search.progress("improving the fastest plan", ms)
 
     report(first.predicted_ms)
-    once, whole = problem.space.once, problem.folded is None
+    once, built_whole = problem.space.once, problem.folded is None
     starts = list(state.contenders.values())
-    if not whole:  # it is built twice at last
+    if not built_whole:  # it is built twice at last
         times_larger = len(problem.graph.nodes) / len(problem.space.graph.nodes)
         search.budget.reserve(2 * evaluator.seconds * times_larger)
     else:
@@ -131,9 +131,9 @@ def improve(search: Search, state: SearchState) -> SearchState:
         if once and problem.even:
             first = improve_by_estimates(evaluator, problem.tables, starts, report)
         starts += try_overlapped_plans(evaluator, problem.tables, starts)
-    descended = descend(evaluator, problem.tables, starts, reorder=whole, report=report)
+    descended = descend(evaluator, problem.tables, starts, reorder=built_whole, report=report)
     best = min(first, descended, key=lambda evaluated: evaluated.rank)
-    if once and whole and not problem.even:
+    if once and built_whole and not problem.even:
         with evaluator.allow(MORE_EFFORT):
             best = improve_by_estimates(evaluator, problem.tables, [best, *starts], report)
     return state if best is state.best else state.add(IMPROVED, best)
