@@ -19,8 +19,10 @@ from einc.generation.plan_cache import PlanCache
 from einc.options import CompileOptions
 from einc_runtime.execution.cuda.executor import CudaExecutor
 from einc_runtime.execution.session import Session
+from einc_runtime.generation.sampling import GREEDY, Sampling
 from einc_runtime.generation.sequence_batch import SequenceBatch, SequenceRequest
 from einc_runtime.generation.slots import DecoderSlots
+from einc_runtime.plan.schema import Bundle
 from tests.serve.measure import BATCH, make_config
 from tests.support.cuda_fake import FakeDriver
 from tests.support.cuda_fake_kernels import NumpyKernels
@@ -59,17 +61,24 @@ def main() -> None:
     config = json.dumps(make_config(32, 32, 2, LAYERS, VOCABULARY)).encode()
     options = CompileOptions("host", 1, selector="eindecomp", schedule="naive")
     with tempfile.TemporaryDirectory() as folder:
-        source = DecoderSource(config, "config.json", "model", None)
-        plans = find_plans(source, options, PlanCache(Path(folder)), DecoderSizes(BATCH, 256, ()), lambda _: None)
+        source, cache = DecoderSource(config, "config.json", "model", None), PlanCache(Path(folder))
+        for title, sampling in (("most likely", GREEDY), ("drawn", Sampling(0.8, top_k=40))):
+            sizes = DecoderSizes(BATCH, 256, (), draws=sampling.temperature > 0)
+            bundle = find_plans(source, options, cache, sizes, lambda _: None).step.bundle
+            measure(bundle, sampling, title)
+
+
+def measure(bundle: Bundle, sampling: Sampling, title: str) -> None:
+    """Prints what a step takes beside the driver, of which the graph is not run."""
     driver = FakeDriver(1, memory=1 << 34)
     timed = TimedDriver(driver)
-    executor = CudaExecutor(plans.step.bundle, driver=timed, kernels=NumpyKernels(driver))  # type: ignore[arg-type]
-    session = Session(plans.step.bundle, executor=executor)
+    executor = CudaExecutor(bundle, driver=timed, kernels=NumpyKernels(driver))  # type: ignore[arg-type]
+    session = Session(bundle, executor=executor)
     session.load_weights("rand:0")
     slots = DecoderSlots(session)
     batch = SequenceBatch(slots)
     for slot in range(BATCH):
-        batch.start(slot, SequenceRequest([slot + 1], 2 * STEPS, ignores_ends=True))
+        batch.start(slot, SequenceRequest([slot + 1], 2 * STEPS, sampling, ignores_ends=True))
     batch.read()
     timed.skips = True
     whole, plan = [], []
@@ -81,8 +90,8 @@ def main() -> None:
         whole.append(1e6 * seconds)
         plan.append(1e3 * (slots.times.decode_ms - taken) - 1e6 * (timed.seconds - spent))
     executor.close()
-    print(f"{'a step, beside the driver':40} {statistics.median(whole):10.1f}")
-    print(f"{'of which inputs, launch and logits':40} {statistics.median(plan):10.1f}")
+    print(f"{f'a step of {title} tokens, beside the driver':50} {statistics.median(whole):10.1f}")
+    print(f"{'of which inputs, launch and results':50} {statistics.median(plan):10.1f}")
 
 
 if __name__ == "__main__":

@@ -22,8 +22,8 @@ LISTED_TOKENS = 64
 GREEDY_TOP_K = 1
 STRIDE = 0x9E3779B9
 """What is between the words of neighbouring tokens: 2^32 divided by the golden ratio."""
-HASH_FACTORS = 0x7FEB352D, 0x846CA68B
-"""Those of a hash of 32 bits by Chris Wellons (hash-prospector, "lowbias32")."""
+_FIRST, _SECOND = 0x7FEB352D, 0x846CA68B
+"""The factors of a hash of 32 bits by Chris Wellons (hash-prospector, "lowbias32")."""
 RANDOM_BITS = 23
 """Bits of each hash that make the random number: as many as f32 has behind its first one."""
 _LEAST_TEMPERATURE = 1e-30
@@ -53,13 +53,12 @@ class DrawSettings(NamedTuple):
 
 def find_keys(base: int, count: int) -> Keys:
     """The keys of the step after `count` tokens, of a sequence that has 64 random bits."""
-    first, second = (_mix_word((word + count) & _WORD) for word in (base & _WORD, base >> 32))
-    return _sign(first), _sign(second)
+    return _sign(_mix_word(base + count & _WORD)), _sign(_mix_word((base >> 32) + count & _WORD))
 
 
 def _mix_word(word: int) -> int:
-    for shift, factor in ((16, HASH_FACTORS[0]), (15, HASH_FACTORS[1])):
-        word = (word ^ word >> shift) * factor & _WORD
+    word = (word ^ word >> 16) * _FIRST & _WORD
+    word = (word ^ word >> 15) * _SECOND & _WORD
     return word ^ word >> 16
 
 
@@ -69,8 +68,8 @@ def _sign(word: int) -> int:
 
 def _mix(words: Array) -> Array:
     """The same of unsigned integers of 32 bits."""
-    for shift, factor in ((16, HASH_FACTORS[0]), (15, HASH_FACTORS[1])):
-        words = (words ^ words >> np.uint32(shift)) * np.uint32(factor)
+    words = (words ^ words >> np.uint32(16)) * np.uint32(_FIRST)
+    words = (words ^ words >> np.uint32(15)) * np.uint32(_SECOND)
     mixed: Array = words ^ words >> np.uint32(16)
     return mixed
 

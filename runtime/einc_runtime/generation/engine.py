@@ -60,7 +60,7 @@ class ClosedFault(RuntimeFault):
     code, exit_code = "closed", 69
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(slots=True)
 class EngineCounts:
     """What runs and waits now, and what has happened so far: all that were submitted run, wait, or have ended."""
 
@@ -241,7 +241,8 @@ class Engine(Generic[Asked, Given]):
                     self.cancel(job)
 
     def _count(self, **more: int) -> None:
-        self._counts = replace(self._counts, **{name: getattr(self._counts, name) + n for name, n in more.items()})
+        for name, n in more.items():
+            setattr(self._counts, name, getattr(self._counts, name) + n)
 
 
 def _describe(error: Exception) -> KernelFault:
