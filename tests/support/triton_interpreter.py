@@ -77,6 +77,8 @@ def repair():
 
     def create_dot(self, a, b, total, *options):
         tiles = [x.data.view(ml_dtypes.bfloat16) if x.dtype.scalar.is_bf16() else x.data for x in (a, b)]
+        if a.dtype.scalar.is_fp8e4nv():
+            tiles = [tile.view(ml_dtypes.float8_e4m3fn).astype(np.float32) for tile in tiles]
         return interpreter.TensorHandle(multiply_tiles(*tiles, total.data), total.dtype.scalar)
 
     builder.create_dot = create_dot

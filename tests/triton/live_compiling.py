@@ -347,6 +347,19 @@ def test_two_products_with_stored_weights_and_their_map_compile(stored, architec
     assert compile_source(call.source, architecture).code
 
 
+@pytest.mark.parametrize(
+    ("architecture", "instruction"), [("sm_89", "QMMA"), ("sm_90", "QGMMA"), ("sm_100", "UTCQMMA")]
+)
+def test_groups_of_8_bits_use_the_tensor_cores(architecture, instruction, tmp_path):
+    arrays = ("bf16", 512, 1024), ("f8e4m3", 768, 1024), ("f32", 768, 8)
+    views = [as_layout(array(*each, at=n)) for n, each in enumerate((*arrays, ("bf16", 512, 768)))]
+    given = {"equation": "t k, n k -> t n", "group": 128}
+    sequence = build_kernel(Invocation("rounded_contract", given, views[:3], views[3:]), architecture)
+    texts = [machine_code(step.source, architecture, tmp_path) for step in sequence.steps]
+    assert instruction in texts[1]
+    assert "LDL" not in texts[1], "no registers are spilled"
+
+
 def test_an_error_of_triton_is_one_line():
     source = KernelSource(
         "wrong", "import triton\n\n\n@triton.jit\ndef wrong(x):\n    undefined(x)\n", ("f32",), (True,)

@@ -90,6 +90,21 @@ def test_products_of_rows_rounded_to_floats(dtype, stored, group):
 
 
 @pytest.mark.sampled(2)
+@pytest.mark.parametrize("dtype", [F16, BF16], ids=str)
+@pytest.mark.parametrize("group", [32, 128])
+def test_groups_of_floats_of_8_bits_are_multiplied_as_they_are(dtype, group):
+    """Of two summed indices, and with results whose channels come first, as those of queries do."""
+    values = normal(3, 21, 2, 128).astype(storage_dtype("f8e4m3"))
+    inputs = [normal(70, 2, 128, dtype=dtype), values, np.abs(normal(3, 21, 2, 128 // group))]
+    inputs[0][3, 1] = 0
+    given = {"equation": "t h k, a n h k -> a t n", "group": group, "scale": 0.5}
+    output = np.empty((3, 70, 21), dtype)
+    tolerance = {F16: 4e-3, BF16: 2e-2}[np.dtype(dtype)]
+    (plan,) = check("rounded_contract", given, inputs, [output], tolerance=tolerance, steps=(1,))
+    assert [step.source.name.rpartition("_")[0] for step in plan.steps] == ["round_floats", "grouped_product"]
+
+
+@pytest.mark.sampled(2)
 @pytest.mark.parametrize("dtype", FLOATS, ids=str)
 @pytest.mark.parametrize(("packing", "group", "zeros"), [(1, 0, False), (1, 64, True), (2, 32, True), (2, 0, False)])
 def test_weights_are_widened(dtype, packing, group, zeros):

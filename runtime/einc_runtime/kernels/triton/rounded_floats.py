@@ -2,8 +2,8 @@
 
 Where tensor cores multiply floats of 8 bits, and each row and each channel has one scale, values are multiplied as they
 are (`gemm.Gemm` with scales of rows and columns): by cuBLASLt, or by our own kernel where the library does not know
-such scales. Sums are in f32. Elsewhere, what values and scales stand for is rounded to the type of the tensor and
-multiplied as `quantized_contract` does it.
+such scales. Where groups have scales, our own kernel does so, too (`grouped_floats`). Sums are in f32. Elsewhere, what
+values and scales stand for is rounded to the type of the tensor and multiplied as `quantized_contract` does it.
 
 Divisions are those of the CPU, so that both have the same values.
 """
@@ -23,6 +23,7 @@ from einc_runtime.kernels.indices import NamedArray
 from einc_runtime.kernels.matrices import are_mergeable, view_as_matrices
 from einc_runtime.kernels.triton import rounded
 from einc_runtime.kernels.triton.gemm import Axis, Matrix, make_gemm
+from einc_runtime.kernels.triton.grouped_floats import multiply_groups, suits_groups
 from einc_runtime.kernels.triton.launches import KernelLaunch, LaunchSequence, LaunchStep, WorkspaceAllocator
 from einc_runtime.kernels.triton.map import build_map
 from einc_runtime.kernels.triton.narrow_floats import F32_BIAS
@@ -70,14 +71,16 @@ def build_on_rounded(call: RoundedContractCall, multiply: Multiply) -> LaunchSeq
 
 
 def _build_scaled(call: RoundedContractCall) -> LaunchSequence | None:
-    """The product of values as they are; None where scales are those of groups, or operands are no such matrices."""
+    """The product of values as they are; None where operands are no such matrices, or scales have another type."""
     plain = call.plain
+    if plain.weight.group:
+        return _build_grouped(call) if suits_groups(call) else None
     batch, rows, columns, summed = plain.groups
     values, scales = NamedArray(plain.labels, plain.weight.values), NamedArray(call.channels, plain.weight.scales)
     scaled = tuple(name for name in columns if name in scales.names)
     merge = [(values, columns), (values, summed), (scales, scaled)]
     count, width, depth = (plain.count(names) for names in (rows, columns, summed))
-    suits = not batch and not plain.weight.group and plain.weight.form.values == plain.weight.form.rounded
+    suits = not batch and plain.weight.form.values == plain.weight.form.rounded
     suits = suits and scaled in ((), columns) and plain.result.kind in ("f16", "bf16", "f32")
     if not suits or depth % LINE or width % LINE or not all(are_mergeable(*each) for each in merge):
         return None
@@ -106,6 +109,16 @@ def _build_scaled(call: RoundedContractCall) -> LaunchSequence | None:
     steps.append(replace(product, scale_m=address(scale_m), scale_n=address(scale_n)))
     steps += _copy(result, plain.result) if copied else ()
     return LaunchSequence(tuple(steps), allocator.size)
+
+
+def _build_grouped(call: RoundedContractCall) -> LaunchSequence:
+    plain, allocator = call.plain, WorkspaceAllocator()
+    _, rows, _, summed = plain.groups
+    count, depth = plain.count(rows), plain.count(summed)
+    laid = allocator.take([plain.extents[name] for name in (*rows, *summed)], np.dtype(np.int8))
+    units = allocator.take((count, depth // plain.weight.group), np.dtype(np.float32))
+    rounding = _Rounding(call).write_values(NamedArray((*rows, *summed), laid), units)
+    return LaunchSequence((rounding, multiply_groups(call, laid.reshape(count, depth), units)), allocator.size)
 
 
 def _copy(source: NamedArray, target: NamedArray) -> tuple[LaunchStep, ...]:
@@ -140,12 +153,13 @@ class _Rounding:
         return self._assemble([y], [y.store(self._find_places(named), "(back * step)", "mask")])
 
     def write_values(self, target: NamedArray, units: Array) -> KernelLaunch:
-        """The launch that writes values, and the scale of each row."""
+        """The launch that writes values, and the scale of each row, or of each of its groups."""
         y, scales = PointerOperand.of("y", target.array), PointerOperand.of("units", units)
-        stores = [
-            y.store(self._find_places(target), "value", "mask"),
-            scales.store({0: "row"}, "step", "part == 0"),
-        ]
+        stores = [y.store(self._find_places(target), "value", "mask")]
+        if self.plain.weight.group:
+            stores.append(scales.store({0: "row", 1: "group[:, None]"}, "step", f"(group < {units.shape[1]})[:, None]"))
+        else:
+            stores.append(scales.store({0: "row"}, "step", "part == 0"))
         return self._assemble([y, scales], stores)
 
     def _find_places(self, operand: NamedArray) -> dict[int, str]:
