@@ -105,9 +105,8 @@ def read_exported(fields: ConfigFields) -> Quantization | None:
     if inner is None:
         return None
     method = inner.text("quant_method")
-    known = inner.value("format") == _FLOAT_FORMAT if method == "compressed-tensors" else method in ("fp8", "mxfp4")
-    if not known:
-        hint = f"supported are fp8, mxfp4, and {_FLOAT_FORMAT} of compressed-tensors"
+    if method not in ("fp8", "mxfp4", "compressed-tensors"):
+        hint = "supported are fp8, mxfp4, and compressed-tensors"
         inner.fail(f"quantized weights of {describe_json(method)} are not supported for this family", hint)
         return None
     quantization: Quantization | None = Quantization(STORED_FORMS["mxfp4"], "packed", STORED_FORMS["mxfp4"].group)
@@ -118,7 +117,10 @@ def read_exported(fields: ConfigFields) -> Quantization | None:
     inner.check_unknown(_HARMLESS_QUANTIZATION, method)
     if quantization is None:
         return None
-    fields.note(_KEPT_FLOATS)
+    if quantization.form.has_factor:
+        hint = "tensors of it, which have factors, cannot be joined"
+        inner.fail(f"format: {quantization.form.name} is not supported for this family", hint)
+    fields.note("weights stay as they are stored, and what is multiplied with them is not rounded")
     return replace(quantization, rounds_inputs=False)
 
 

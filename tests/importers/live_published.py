@@ -158,6 +158,31 @@ def test_floats_of_8_bits(sizes: dict[str, int], kept: int, tmp_path: Path, capf
     assert find_text(tmp_path / "plans").count("as f8e4m3(group=128") == kept
 
 
+def read_integers(stored: dict[str, torch.Tensor], name: str) -> torch.Tensor:
+    """A matrix of integers of 4 bits, each stored plus 8, eight in a word from the lowest bits on."""
+    words, scales = stored[f"{name}_packed"], stored[f"{name}_scale"]
+    values = torch.stack([(words >> shift & 15) - 8 for shift in range(0, 32, 4)], -1).reshape(len(words), -1)
+    return values * scales.repeat_interleave(values.shape[1] // scales.shape[1], 1)
+
+
+def test_integers_of_4_bits(tmp_path: Path, capfd: Capture) -> None:
+    """Groups of 32, which are no parts of the heads of the projection behind attention."""
+    sizes = dict.fromkeys(("moe_intermediate_size", "q_lora_rank", "kv_lora_rank"), 32) | {"intermediate_size": 64}
+    module = make_folder("deepseek_v3", tmp_path / "wide", **sizes)
+    run(capfd, "quantize", tmp_path / "wide", "-o", tmp_path / "model", "--bits", "4", "--group", "32")
+    stored = load_file(tmp_path / "model" / "model.safetensors")
+    names = {name.removesuffix("_packed") for name in stored if name.endswith("_packed")}
+    wide = load_file(tmp_path / "wide" / "model.safetensors")
+    save_file(
+        {name: read_integers(stored, name) if name in names else tensor for name, tensor in wide.items()},
+        tmp_path / "wide" / "model.safetensors",
+        {"format": "pt"},
+    )
+    expected = continue_greedily(type(module).from_pretrained(tmp_path / "wide", dtype=torch.float32).eval())
+    assert generate(capfd, tmp_path / "model", tmp_path / "plans") == [expected]
+    assert find_text(tmp_path / "plans").count("as i4(group=32)") >= 14
+
+
 def test_floats_of_4_bits(tmp_path: Path, capfd: Capture) -> None:
     """MXFP4, as gpt-oss has its experts, which are read as they are stored."""
     from transformers.integrations.mxfp4 import convert_moe_packed_tensors

@@ -149,6 +149,20 @@ def test_files_say_which_weights_stay_as_they_are_stored() -> None:
     tensors = store(whole, "a.0.gate.weight_scale")
     assert tensors.format_storage("a.*.gate.weight", (4, 96, 256), 2) == " as f8e4m3(channels=1)"
     assert tensors.format_storage("a.*.(gate|up).weight", (4, 96, 256), 2) == ""
+    integers = {"num_bits": 4, "type": "int", "symmetric": True, "strategy": "group", "group_size": 64}
+    packed = rows | {"format": "pack-quantized", "config_groups": {"a": {"weights": integers, "targets": ["Linear"]}}}
+    words = store(packed, "a.o.weight_packed", "a.o.weight_scale")
+    assert "a.o.weight" in (words.list_names() or ())
+    program = ArrayProgram("m", None, words.format_storage)
+    weight = program.weight("w", make_shape(8, 192), ElementType.BF16, "a.o.weight")
+    assert program.divide_weight(weight, 0, None, make_shape(3, 64), 1) is not None
+    assert program.divide_weight(weight, 0, None, make_shape(6, 32), 1) is None  # a group is no part of a row's part
+    groups = {"num_bits": 4, "type": "float", "symmetric": True, "strategy": "tensor_group", "group_size": 16}
+    nvfp4 = packed | {"format": "nvfp4-pack-quantized", "config_groups": {"a": {"weights": groups}}}
+    fields = ConfigFields({"quantization_config": nvfp4}, "config.json", ())
+    read_exported(fields)
+    with pytest.raises(ModelError, match="nvfp4 is not supported for this family"):
+        fields.check()
     pairs, program = store({"quant_method": "mxfp4"}, "e.up_blocks"), ArrayProgram("m")
     found = [pairs.declare(program, name, make_shape(4, 64, 96), ElementType.BF16) for name in ("e.up", "e.down")]
     assert [program.is_weight(array) for array in found] == [False, True]

@@ -148,9 +148,13 @@ class ArrayProgram:
             if axis or not size.is_number or stored.endswith("]"):
                 return None
             stored = f"{stored}[{start}:{start + size.value}]"
+        rows = axis if axis == weight.rank - 1 else len(shape) - 1
+        undivided, divided = ([extent.value for extent in extents_] for extents_ in (weight.shape, shape))
+        is_stored = self._find_storage(declared.stored, undivided, weight.rank - 1) != ""
+        if is_stored and not self._find_storage(stored, divided, rows):
+            return None
         key = (stored, tuple(extent.text for extent in shape))
         if key not in self._placed:
-            rows = axis if axis == weight.rank - 1 else len(shape) - 1
             self._placed[key] = self._declare_stored(weight.name, shape, weight.type, stored, rows)
         return self._placed[key]
 

@@ -85,7 +85,7 @@ def import_published(
     question = {
         "config": dict(document), "family": family, "dtype": dtype,
         "tokens": tokens, "longest": longest, "all_logits": request.logits == "all",
-        "stored": None if stored is None else sorted(stored),
+        "stored": storage.list_names(),
     }  # fmt: skip
     with tempfile.TemporaryDirectory(prefix="einc-") as folder:
         path = os.path.join(folder, "module.pt2")

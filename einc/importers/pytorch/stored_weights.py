@@ -47,6 +47,12 @@ class ExportedWeights:
                 return transpose(program, weight, [*range(len(shape) - 2), -1, -2], name)
         return program.weight(name, shape, type_, stored)
 
+    def list_names(self) -> list[str] | None:
+        """The names of the files' tensors, with those of what they have in words."""
+        if self.names is None:
+            return None
+        return sorted({*self.names, *(name.removesuffix("_packed") for name in self.names)})
+
     def _has(self, stored: str) -> bool:
         assert self.quantization is not None
         first = _TENSORS.sub(lambda match: match[1] or "0" * (match[0] == "*"), stored).removesuffix(WEIGHT)
