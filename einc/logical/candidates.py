@@ -52,7 +52,7 @@ def enumerate_candidates(operator: Operator, sites: int) -> tuple[Candidate, ...
     """All join-agg specs with exactly p' function specifications, in lexicographic order of their intervals.
 
     p' is `sites`, or the largest number below it that is a product of admissible interval counts. There is always
-    at least one candidate. Raises InternalError if the operator returns anything but a join-agg spec.
+    at least one candidate.
     """
     enumeration = _Enumeration(operator)
     return tuple(enumeration.build_all(count_reachable_sites(sites, enumeration.limits)))

@@ -1,8 +1,8 @@
 """What all kernels share: invocations, kernels of the CPU, their scratch memory, and tables of builders.
 
 A kernel is prepared once for its views and run many times. Its builder returns a `Kernel`, which is bound to a worker's
-scratch memory before it first runs there. Running it parses and allocates nothing. Attributes, types and blocks are
-those that the family of the operation has (`plan/meaning`): reading a plan checks that.
+scratch memory before it first runs there. Running it parses nothing. Attributes, types and blocks are those that the
+family of the operation has (`plan/meaning`): reading a plan checks that.
 """
 
 from __future__ import annotations

@@ -179,7 +179,7 @@ def test_strided_views_in_and_out():
     assert not base.any()
 
 
-def test_random_programs_reuse_registers_correctly():
+def test_random_programs():
     """Programs with long-lived values, evaluated by a second interpreter."""
     rng, pick = np.random.default_rng(9), random.Random(9)
     shapes = {"i j": (4, 9), "j": (9,), "i": (4,)}
