@@ -180,16 +180,14 @@ def make_convolution(
     if not onednn.is_available():
         return None
     kernel = weights if len(weights) > 1 else weights[0]
+    operands = [operation.operand for operation in then]
 
     def divide(count: int) -> tuple[ConvolutionPrimitive, list[_Images]]:
         parts = [
             _Images(
                 source[at : at + count],
                 target[at : at + count],
-                tuple(
-                    x if x is None or len(x) == 1 else x[at : at + count]
-                    for x in (operation.operand for operation in then)
-                ),
+                tuple(x if x is None or len(x) == 1 else x[at : at + count] for x in operands),
             )
             for at in range(0, len(source), count)
         ]
@@ -198,20 +196,21 @@ def make_convolution(
             (operation.function, None if operand is None else _find_layout(operand))
             for operation, operand in zip(then, parts[0].operands, strict=True)
         )
-        return _share(
-            ConvolutionShape(dtype_name(target), layouts[0], layouts[1], layouts[2], windows, functions)
-        ), parts
+        shape = ConvolutionShape(dtype_name(target), layouts[0], layouts[1], layouts[2], windows, functions)
+        return _share(shape), parts
 
     try:
         primitive, parts = divide(len(source))
         if primitive.moves[0] or primitive.moves[2]:
-            if in_place or (primitive.moves[2] and any(operation.function == ADD_TARGET for operation in then)):
+            if in_place:
                 return None
             each, most = source[0].nbytes + target[0].nbytes, max(IMAGES_AT_ONCE, kernel.nbytes)
             counts = (n for n in range(len(source), 0, -1) if len(source) % n == 0)
             primitive, parts = divide(next(n for n in counts if n == 1 or n * each <= most))
     except (OnednnError, ValueError):
         return None
+    if primitive.moves[2] and any(operation.function == ADD_TARGET for operation in then):
+        return None  # the sum is not where it is added
     return _build(primitive, parts, kernel)
 
 
