@@ -124,6 +124,9 @@ class _Narrowing:
             axis = normalize_axis(further[0], result.rank)
             start, stop, step = (*further[1:4], 1)[:3]
             return slice_axis(program, base, axis - 1, start, stop, step, hint) if axis else None
+        turned = program.find_origin(further[0], "transpose") if origin.operation == "matmul" else None
+        if turned is not None and turned[0].rank == 2:  # the weight is read as it lies, and nothing turned is left
+            return multiply_rows(program, base, turned[0], hint=hint)
         operation, count = _OF_ROWS.get(origin.operation, (None, 0))
         if operation is None or base.rank < 2 or any(isinstance(part, Array) and part.rank > 2 for part in further):
             return None
