@@ -84,7 +84,8 @@ def _grow(graph: Graph, machine: Machine, sites: int, budget: SearchBudget, opti
         if best is not None and (budget.left < TIMES_LONGER * took or find_least_ms(graph, machine, used) >= ms):
             break
         started = time.monotonic()
-        larger = find_fastest(graph, machine, used, budget=budget, **options)
+        part = machine.restrict(range(used))  # what is simulated has no links of idle sites
+        larger = find_fastest(graph, part, used, budget=budget, **options)
         took = time.monotonic() - started
         walk += larger.walk
         if ms < math.inf and (larger.program is None or larger.program.predicted_ms >= ms):
