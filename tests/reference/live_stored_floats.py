@@ -13,8 +13,11 @@ import transformers
 from safetensors.torch import save_file
 from transformers.integrations.mxfp4 import convert_moe_packed_tensors
 
+from einc.core.tensor import DType, TensorDesc
+from einc.ops.dequantize import QuantizedForm, widen_values
 from einc_runtime.execution.data.safetensors import list_stored_names
 from einc_runtime.execution.data.weights import read_weights
+from einc_runtime.plan.element_types import STORED_FORMS
 from einc_runtime.plan.schema import Tensor
 from tests.support import reference_models, reference_plans
 
@@ -90,8 +93,17 @@ def test_tensors_of_mxfp4_are_those_of_transformers(tmp_path: Path) -> None:
     name = "model.layers.0.mlp.experts.down_proj"
     save_file({f"{name}_blocks": blocks, f"{name}_scales": scales}, tmp_path / "model.safetensors")
     expected = convert_moe_packed_tensors(blocks, scales, dtype=torch.float32).numpy()
-    weight = Tensor("w", ("experts", "columns", "rows"), expected.shape, "f32", "weight", name)
-    assert np.array_equal(read_weights([weight], tmp_path)["w"], expected)
+    form = QuantizedForm(STORED_FORMS["mxfp4"], 32)
+    operands = form.operands(TensorDesc(("experts", "rows", "columns"), (3, 10, 128), DType.F32))
+    parts = read_weights(
+        [
+            Tensor(end, operand.dims, operand.shape, operand.dtype.value, "weight", f"{layout}{name}{end}")
+            for layout, end, operand in zip(("packed:", ""), ("_blocks", "_scales"), operands, strict=True)
+        ],
+        tmp_path,
+    )
+    widened = widen_values(form, (parts["_blocks"], parts["_scales"]), DType.F32)
+    assert np.array_equal(widened.swapaxes(1, 2), expected)
     names = list_stored_names(str(tmp_path))
     assert names is not None
     assert name in names

@@ -163,7 +163,7 @@ def open_folder(path: str) -> dict[str, SafetensorsFile]:
 
 def list_stored_names(path: str) -> frozenset[str] | None:
     """The names of all tensors of the folder, or None where it has neither safetensors files nor an index. Floats of 4
-    bits, which are read as a whole, have the name of that, too.
+    bits, which a model has as a whole, have the name of that, too.
 
     Where an index counts, only the index is read, so that its files need not be there.
     """

@@ -1,11 +1,8 @@
-"""Floats of 8 and 4 bits as published files have them, widened while they are read, as transformers widens them.
+"""Floats of 8 bits as published files have them, widened while they are read, as transformers widens them.
 
-- F8: a tensor of type F8_E4M3 or F8_E5M2. `NAME_scale_inv` (DeepSeek) or `NAME_scale` (compressed-tensors), if there is
-  one, has a factor for each block of a matrix, for each row, or for all of it. Blocks are of 128 rows and columns, of
-  which the last may be cut off, or else of equal parts.
-- MXFP4 (gpt-oss): `NAME_blocks` [experts, rows, groups, 16] has two values of 4 bits in a byte, the first in the low
-  half, and `NAME_scales` [experts, rows, groups] an exponent of two, plus 127, for each 32 of them. The tensor is
-  NAME [experts, columns, rows].
+They are tensors of type F8_E4M3 or F8_E5M2. `NAME_scale_inv` (DeepSeek) or `NAME_scale` (compressed-tensors), if there
+is one, has a factor for each block of a matrix, for each row, or for all of it. Blocks are of 128 rows and columns, of
+which the last may be cut off, or else of equal parts.
 """
 
 from __future__ import annotations
@@ -19,7 +16,6 @@ from einc_runtime.errors import ArrayFault
 from einc_runtime.execution.data.stored_arrays import StoredArray, StoredArrays
 from einc_runtime.plan.element_types import ELEMENT_FORMATS
 from einc_runtime.plan.schema import NARROW_BLOCK, Tensor
-from einc_runtime.stored_values import decode_values
 
 F8_TYPES = {each.safetensors: str(name) for name, each in ELEMENT_FORMATS.items() if each.safetensors.startswith("F8_")}
 """What a plan calls the types of safetensors."""
@@ -31,22 +27,19 @@ _PAIRS, _EXPONENTS = "_blocks", "_scales"
 
 def view_floats(files: StoredArrays, read_bytes: Callable[[str], Array]) -> StoredArrays:
     """The arrays with those of narrow floats as f32; `read_bytes` reads the bytes of an array of any type."""
-    packed = find_packed(files.names)
     inverses = {name.removesuffix(_INVERSE) for name in files.names if name.endswith(_FACTORS[0])} - {*files.names}
 
     def find(name: str) -> StoredArray:
-        if name in packed:
-            return _find_f4(files, name)
         name += _INVERSE * (name in inverses)
         stored = files.find(name)
         return _find_f8(files, name, stored, read_bytes) if stored.dtype in F8_TYPES else stored
 
-    more = packed | inverses
-    return StoredArrays({*files.names, *more}, find) if more else StoredArrays(files.names, find)
+    return StoredArrays({*files.names, *inverses}, find) if inverses else StoredArrays(files.names, find)
 
 
 def find_packed(names: Collection[str]) -> set[str]:
-    """The names of tensors of MXFP4, of which files have the pairs and the exponents."""
+    """The names of tensors of MXFP4 (gpt-oss), of which files have the pairs, `NAME_blocks`, and the exponents,
+    `NAME_scales`."""
     pairs = (name.removesuffix(_PAIRS) for name in names if name.endswith(_PAIRS))
     return {base for base in pairs if base + _EXPONENTS in names and base not in names}
 
@@ -95,20 +88,3 @@ def scale_blocks(values: Array, scales: Array, name: str) -> Array:
 
 def _make_fault(values: Array, scales: Array, name: str) -> ArrayFault:
     return ArrayFault(f"'{name[:100]}' has scales of {list(scales.shape)}, which are none of {list(values.shape)}")
-
-
-def _find_f4(files: StoredArrays, name: str) -> StoredArray:
-    """A tensor of MXFP4, in the order that transformers has it: the last two dimensions are exchanged."""
-    blocks, exponents = files.find(name + _PAIRS), files.find(name + _EXPONENTS)
-    if blocks.dtype != "i4x2" or exponents.dtype != "i4x2" or blocks.shape[:-1] != exponents.shape:
-        return StoredArray("unfit blocks", blocks.shape, blocks.read)
-    *outer, rows, groups, width = blocks.shape if len(blocks.shape) > 2 else (1, *blocks.shape)
-
-    def read(tensor: Tensor) -> Array:
-        values = decode_values(blocks.read(tensor), "f4x2", np.float32)
-        powers = exponents.read(tensor).view(np.uint8).astype(np.int32) - 127
-        scaled = np.ldexp(values, powers[..., None]).reshape(*outer, rows, groups * width * 2)
-        exchanged: Array = np.swapaxes(scaled, -1, -2)
-        return exchanged
-
-    return StoredArray("f32", (*outer, groups * width * 2, rows), read)

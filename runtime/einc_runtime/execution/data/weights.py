@@ -9,7 +9,7 @@ The name of a weight in files may stand for a part of a tensor, or for several t
 weight's first dimension; `mlp.(gate|up)` are the rows of `mlp.gate` and behind them those of `mlp.up`, and
 `experts.*.(gate|up)` these of each expert. A tensor that has exactly this name comes first. Parts of quantized weights
 are converted from the layouts of published files: `gptq:NAME`, `awq:NAME`, and plain ones (`quantized_layouts`). Floats
-of 8 and 4 bits are widened (`stored_floats`). Of a list of sources, the first that has a tensor counts.
+of 8 bits are widened for wider weights (`stored_floats`). Of a list of sources, the first that has a tensor counts.
 
 Where no tensor has a weight's name, there may be parts of it, by its name in the plan or in files: `qkv[0:8, 16:32]` is
 one block, as `einc run --shards` writes them. Together they must have what is wanted of the weight (`parts`).
