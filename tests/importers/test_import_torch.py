@@ -147,6 +147,12 @@ def remove_type(documents: dict[str, Any]) -> None:
     documents["model"]["graph_module"]["graph"]["tensor_values"].clear()
 
 
+def change_size(documents: dict[str, Any]) -> None:
+    nodes = documents["model"]["graph_module"]["graph"]["nodes"]
+    argument = next(a["arg"] for node in nodes for a in node["inputs"] if "as_ints" in a["arg"])
+    argument["as_ints"][0] = "p_0_bias"
+
+
 FAULTS: dict[str, tuple[Change, str]] = {
     "a pickled weight": (change_weight("use_pickle", True), "'table.weight' is pickled"),
     "a huge weight": (change_weight("sizes", [{"as_int": 2**40}] * 2), "does not fit"),
@@ -159,6 +165,7 @@ FAULTS: dict[str, tuple[Change, str]] = {
     "missing nodes": (drop_nodes, "that is not there"),
     "a mutation": (change_mutation, "buffer_mutation"),
     "no types": (remove_type, "has no type"),
+    "a word for a number": (change_size, "an argument of kind as_ints: Expected `int`, got `str`"),
 }
 
 

@@ -20,6 +20,7 @@ from einc.importers.pytorch.aten import find_operator
 from einc.importers.pytorch.aten.complex_numbers import ComplexArray, call_complex, find_parts
 from einc.importers.pytorch.aten.table import Call, refuse_extent
 from einc.importers.pytorch.exported import (
+    PLAIN_KINDS,
     Argument,
     ExportedGraph,
     ExportedNode,
@@ -28,6 +29,7 @@ from einc.importers.pytorch.exported import (
     Size,
     read_graph,
     read_nested_graph,
+    read_plain,
 )
 from einc.importers.pytorch.in_place import SharedElements, is_in_place, name_without_writing, read_operator
 from einc.importers.pytorch.node_names import describe_missing, find_line, find_name
@@ -289,12 +291,8 @@ class _Conversion:
                 return [self._read_argument(item) for item in value]
             case "as_optional_tensor":
                 return self._read_argument(value)
-            case "as_int" | "as_ints" | "as_bool" | "as_bools" | "as_string" | "as_int_lists":
-                return value
-            case "as_float":
-                return _read_float(value)
-            case "as_floats":
-                return [_read_float(item) for item in value]
+            case _ if tag in PLAIN_KINDS:
+                return read_plain(tag, value)
             case "as_sym_int" | "as_sym_float" | "as_sym_bool":
                 return self._read_symbol(value)
             case "as_sym_ints":
@@ -312,7 +310,7 @@ class _Conversion:
             raise UnsupportedError("a symbolic argument that is no object")
         for tag in ("as_int", "as_float", "as_bool"):
             if tag in value:
-                return value[tag]
+                return read_plain(tag, value[tag])
         name = value.get("as_name")
         if name in self._values:
             return self._values[name]
@@ -369,10 +367,6 @@ def _find_needed(nodes: Sequence[ExportedNode], results: Sequence[Argument]) -> 
             needed.add(position)
             names.update(_list_names([argument.arg for argument in node.inputs]))
     return needed
-
-
-def _read_float(value: Any) -> float:
-    return float(value)
 
 
 def _list_names(arguments: Sequence[Argument]) -> list[str]:

@@ -14,6 +14,7 @@ import msgspec
 
 from einc.errors import ReadError
 from einc.importers.arrays.element_types import ElementType
+from einc.importers.arrays.values import UnsupportedError
 from einc.importers.pytorch.archive import COMPLEX_TYPES, MAX_DIMENSIONS, SCALAR_TYPES
 from einc_runtime.strict_json import describe_json
 from einc_runtime.text import escape_text
@@ -29,6 +30,25 @@ _UNBOUNDED = 2**62
 Name = Annotated[str, msgspec.Meta(max_length=1000)]
 Argument = dict[str, Any]
 """A union: one field, whose name says what the value is (`as_tensor`, `as_ints`, ...)."""
+
+
+_Number = float | str  # what JSON has no number for is a word, such as Infinity
+PLAIN_KINDS: dict[str, Any] = {
+    "as_int": int, "as_ints": list[int], "as_int_lists": list[list[int]], "as_bool": bool, "as_bools": list[bool],
+    "as_string": str, "as_float": _Number, "as_floats": list[_Number],
+}  # fmt: skip
+"""Arguments that are numbers and words alone."""
+
+
+def read_plain(tag: str, value: Any) -> Any:
+    """The numbers or words of an argument. Raises UnsupportedError for what is not as its tag says."""
+    try:
+        plain = msgspec.convert(value, PLAIN_KINDS[tag])
+        if tag == "as_floats":
+            return [float(item) for item in plain]
+        return float(plain) if tag == "as_float" else plain
+    except (msgspec.ValidationError, ValueError, OverflowError) as error:
+        raise UnsupportedError(f"an argument of kind {tag}: {escape_text(str(error), 100)}") from None
 
 
 class _SizeExpression(msgspec.Struct):
