@@ -10,7 +10,8 @@ from einc.importers.arrays.values import Shape
 
 RESERVED_WORDS = frozenset(
     ("model", "use", "param", "dim", "input", "weight", "state", "output", "block", "repeat", "preset", "return",
-     "from", "as", "true", "false", "inf", "nearest", "outside", *(dtype.value for dtype in DType))
+     "aggregate", "identity", "scan", "from", "as", "true", "false", "inf", "nearest", "outside",
+     *(dtype.value for dtype in DType))
 )  # fmt: skip
 
 MAX_NAME_LENGTH = 60

@@ -13,6 +13,7 @@ from einc.importers.arrays.element_types import ElementType
 from einc.importers.arrays.elementwise import apply, cast
 from einc.importers.arrays.extents import Extent, choose_larger, choose_smaller, make_extent
 from einc.importers.arrays.moving import arrange, reshape, shape_of, slice_axis, take
+from einc.importers.arrays.naming import RESERVED_WORDS
 from einc.importers.arrays.program import ArrayProgram
 from einc.importers.arrays.reducing import layer_norm, rms_norm
 from einc.importers.arrays.values import UnsupportedError
@@ -137,3 +138,9 @@ def test_norms_without_vectors_store_none() -> None:
     values = interpret(build(program.text(), "plain.ein"), {"x": rows, "bias": np.ones(5, "f4")})
     require_equal(values["y"], centred)
     require_equal(values["z"], centred + 1)
+
+
+def test_no_tensor_is_called_like_a_word_of_the_language() -> None:
+    grammar = (Path(__file__).parents[3] / "grammars" / "ein.lark").read_text()
+    words = re.findall(r'^_?[A-Z]+: "([a-z]+)"', grammar, re.MULTILINE)
+    assert {"identity", "scan", "from"} <= set(words) <= RESERVED_WORDS
