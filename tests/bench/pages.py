@@ -26,15 +26,16 @@ def tabulate(results: Results) -> str:
         for group, name, label in figure.list_cases()
         if name in results.cases
     ]
-    newest = max(record.date for _, record in shown)
-    stamps = sorted({record.commit for _, record in shown if record.date == newest})
-    lines = [f"### {results.title}", "", f"Measured {newest} ({', '.join(stamps)}), where no other date stands."
+    dates = [record.date for _, record in shown]
+    usual = max(sorted(set(dates)), key=dates.count)
+    stamps = sorted({record.commit for _, record in shown if record.date == usual})
+    lines = [f"### {results.title}", "", f"Measured {usual} ({', '.join(stamps)}), where no other date stands."
              f" [All figures](benchmarks/{results.path.stem}.md).", ""]  # fmt: skip
     heads = ["", *(peer.name for peer in figure.PEERS), "reading or multiplying alone", "8 sites to one"]
     lines += [f"| {' | '.join(heads)} |", f"| --- |{' ---: |' * (len(heads) - 1)}"]
     for label, record in shown:
         ratios = [_ratio(record, *peer.kinds) for peer in figure.PEERS]
-        label += "" if record.date == newest else f", {record.stamp}"
+        label += "" if record.date == usual else f", {record.stamp}"
         lines.append(f"| {' | '.join([label, *ratios, _ratio(record, READING, MULTIPLYING), _sites(record)])} |")
     return "\n".join(lines)
 
