@@ -72,9 +72,9 @@ class CompileOptions:
     With a `step`, what is planned is the decode step that is derived from the model. With `train`, the name of a loss
     among the outputs, its gradients are added: those of all weights, or of the tensors that `gradients` names. With an
     `optimizer` beside it, what is planned is a training step, in which the norm of all gradients is at most `clip`,
-    products have the type `precision`, and with `accumulate` gradients are added up over several runs. `recompute`
-    says which values are computed again for gradients: `auto` as little as fits, or what
-    `einc.training.recomputation` reads.
+    products have the type `precision`, weights decay by `decay`, but those that a pattern of `undecayed` matches, and
+    with `accumulate` gradients are added up over several runs. `recompute` says which values are computed again for
+    gradients: `auto` as little as fits, or what `einc.training.recomputation` reads.
     With `reproducible`, results have the same bits for any number of sites and any options but those of the model. With
     `price_pins`, a plan without the pins is searched for, too, and the plan says what that one would take.
 
@@ -110,6 +110,8 @@ class CompileOptions:
     clip: float | None = None
     precision: str | None = None
     accumulate: bool = False
+    decay: float | None = None
+    undecayed: tuple[str, ...] = ()
     recompute: str = AUTO
     objective: Objective = "latency"
     latency_at_most: float | None = None
@@ -120,8 +122,14 @@ class CompileOptions:
     @property
     def trains(self) -> bool:
         """Whether anything is said about gradients."""
-        named = (self.train, self.gradients, self.optimizer, self.clip, self.precision)
-        return named != (None,) * len(named) or self.accumulate or self.recompute != AUTO
+        named = (self.train, self.gradients, self.optimizer)
+        return named != (None,) * len(named) or self.changes_steps or self.recompute != AUTO
+
+    @property
+    def changes_steps(self) -> bool:
+        """Whether anything is said about what an optimizer does with gradients."""
+        named = (self.clip, self.precision, self.decay)
+        return named != (None,) * len(named) or self.accumulate or bool(self.undecayed)
 
     @property
     def may_recompute(self) -> bool:

@@ -26,7 +26,7 @@ if TYPE_CHECKING:
 
 _TEXT_OPTIONS = {
     "definitions", "preset", "dtype", "step", "train", "gradients", "optimizer", "clip",
-    "precision", "accumulate", "recompute",
+    "precision", "accumulate", "decay", "undecayed", "recompute",
 }  # fmt: skip
 """Options about model texts; in a graph, Python decides these, a step is derived from the graph, and `grad` adds
 gradients to it."""
@@ -149,8 +149,9 @@ def read_options(
         values["memory"] = parse_memory(values["memory"]) or _refuse_memory(values["memory"])
     if "step" in values:
         values["step"] = _read_step(values["step"])
-    if "gradients" in values:
-        values["gradients"] = tuple(values["gradients"])
+    for option in ("gradients", "undecayed"):
+        if option in values:
+            values[option] = tuple(values[option])
     pins, exchanges = values.get("pins", {}), values.get("exchanges", {})
     values |= {
         "devices": devices if devices is None or isinstance(devices, int) else tuple(devices),

@@ -26,8 +26,9 @@ class GraphOptions(TypedDict, total=False):
 class PlanningOptions(GraphOptions, total=False):
     """How a model of any kind is planned; `compileGraph` says what most of these are.
 
-    `train`, `gradients`, `optimizer`, `clip`, `precision`, `accumulate` and `recompute` are those of `einc compile
-    --train`, for model texts alone; `latency_at_most` is in milliseconds.
+    `train`, `gradients`, `optimizer`, `clip`, `precision`, `accumulate`, `decay` and `recompute` are those of `einc
+    compile --train`, for model texts alone, and `undecayed` are the patterns of `--no-decay`; `latency_at_most` is in
+    milliseconds.
     """
 
     schedule_mode: Literal["synthesized", "naive", "ai"]
@@ -43,6 +44,8 @@ class PlanningOptions(GraphOptions, total=False):
     clip: float
     precision: Literal["bf16", "f16"]
     accumulate: bool
+    decay: float
+    undecayed: Sequence[str]
     recompute: str
     objective: Literal["latency", "throughput"]
     latency_at_most: float | None

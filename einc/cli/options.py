@@ -357,6 +357,7 @@ def find_option(name: str) -> str:
         "pins": "--pin",
         "baselines": "--baseline",
         "proposers": "--propose",
+        "undecayed": "--no-decay",
         "exchanges": "--exchange",
     }
     return spelled.get(name, f"--{name.replace('_', '-')}")

@@ -42,6 +42,18 @@ def training_options(function: F) -> F:
         help="With --optimizer: the largest norm of all gradients.",
     )(function)
     function = click.option(
+        "--no-decay",
+        "undecayed",
+        metavar="PATTERN",
+        multiple=True,
+        help="With --optimizer: weights of these names do not decay: '*bias', '*norm*'.",
+    )(function)
+    function = click.option(
+        "--decay",
+        type=click.FloatRange(min=0),
+        help="With --optimizer: by which part of the learning rate weights decay.  [default: 0.01 for adamw, else 0]",
+    )(function)
+    function = click.option(
         "--gradients", type=NameList(), help="With --train: of which inputs and weights.  [default: all weights]"
     )(function)
     return training_step_options(function)

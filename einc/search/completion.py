@@ -138,7 +138,8 @@ def improve_completed(completer: Completer, tables: TimeProblem, report: Callabl
     times = completer.times
     ranked = sorted(times, key=lambda evaluated: (times[evaluated], evaluated.assignment))
     best = ranked[0]
-    pool = Pool(evaluator.space.graph, tables, PROMISING * times[best])
+    limit = PROMISING * times[best]
+    pool = Pool(evaluator.space.graph, tables, limit, is_hurried=lambda: completer.hurried)
     for start in dict.fromkeys([evaluated.assignment for evaluated in ranked][:MAX_DESCENT_STARTS]):
         pool.descend(start)
     pool.surround(best, times[best])

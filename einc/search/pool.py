@@ -16,6 +16,9 @@ from einc.search.tables import UNITS_PER_MS, TimeProblem
 MAX_DESCENT_STEPS = 50
 """Steps of the descent over estimates from one plan."""
 
+ESTIMATED_AT_ONCE = 2000
+"""Plans between two looks at the clock: of a training step of some hundred operators, about a second."""
+
 Lister = Callable[[TimeProblem, Assignment], list[Change]]
 """Lists changes of a plan."""
 
@@ -23,7 +26,8 @@ Lister = Callable[[TimeProblem, Assignment], list[Change]]
 class Pool:
     """Plans that are not completed yet, with what they are estimated to take in ms, and in which order of operators.
 
-    Those that are estimated to take more than `limit` ms are not kept: there are hundreds of thousands of them.
+    Those that are estimated to take more than `limit` ms are not kept: there are hundreds of thousands of them. Once it
+    `is_hurried`, no more are estimated than some.
     """
 
     def __init__(
@@ -32,11 +36,13 @@ class Pool:
         tables: TimeProblem,
         limit: float,
         listers: Sequence[Lister] = (list_changes, list_pair_changes),
+        is_hurried: Callable[[], bool] = lambda: False,
     ) -> None:
         self._graph = graph
         self._tables = tables
         self._limit = limit
         self._listers = listers
+        self._is_hurried = is_hurried
         self._orders = list_all_orders(graph)
         self._estimates: dict[Assignment, tuple[float, int]] = {}
 
@@ -44,6 +50,8 @@ class Pool:
         """Adds what differs from a plan by one operator or two neighbours, and goes on from the best of these."""
         current, estimate = start, math.inf
         for _ in range(MAX_DESCENT_STEPS):
+            if self._is_hurried():
+                return
             least, neighbour = self._add_changes(current, 1.0)
             if least >= estimate:
                 return
@@ -78,12 +86,15 @@ class Pool:
         """Adds the changes of a plan; the best of them, with its estimate."""
         changes = [change for list_some in self._listers for change in list_some(self._tables, assignment)]
         plans = [change.apply(assignment) for change in changes] or [assignment]
-        estimates, numbers = estimate_overlapped(self._graph, self._tables, plans, self._orders)
-        changed_plans = [
-            (factor * int(estimate) / UNITS_PER_MS, int(number))
-            for estimate, number in zip(estimates, numbers, strict=True)
-        ]
-        for plan, changed in zip(plans, changed_plans, strict=True):
-            if changed[0] <= self._limit:
-                self._estimates[plan] = min(changed, self._estimates.get(plan, changed))
-        return min((estimate, plan) for (estimate, _), plan in zip(changed_plans, plans, strict=True))
+        least, best = math.inf, assignment
+        for start in range(0, len(plans), ESTIMATED_AT_ONCE):
+            if start and self._is_hurried():
+                break
+            part = plans[start : start + ESTIMATED_AT_ONCE]
+            estimates, numbers = estimate_overlapped(self._graph, self._tables, part, self._orders)
+            for plan, units, number in zip(part, estimates, numbers, strict=True):
+                changed = (factor * int(units) / UNITS_PER_MS, int(number))
+                if changed[0] <= self._limit:
+                    self._estimates[plan] = min(changed, self._estimates.get(plan, changed))
+                least, best = min((least, best), (changed[0], plan))
+        return least, best

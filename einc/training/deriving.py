@@ -18,10 +18,12 @@ def derive_training(graph: Graph, options: CompileOptions) -> Graph:
     if options.step is not None:
         raise UsageError("a decode step has no gradients", hint="leave out --step or --train")
     if options.optimizer is not None:
-        step_options = StepOptions(options.clip, options.precision, options.accumulate)
+        step_options = StepOptions(
+            options.clip, options.precision, options.accumulate, options.decay, options.undecayed
+        )
         derived = derive_training_step(graph, options.train, options.optimizer, options.gradients, step_options)
-    elif options.clip is not None or options.precision is not None or options.accumulate:
-        message = "gradients are clipped and added up, and weights are kept in f32, for an optimizer"
+    elif options.changes_steps:
+        message = "gradients are clipped and added up, and weights decay or are kept in f32, for an optimizer"
         raise UsageError(message, hint="name it: --optimizer adamw")
     else:
         derived = derive_gradients(graph, options.train, options.gradients)

@@ -6,6 +6,7 @@ What it writes is `NAME.next` in the graph, which is what `NAME` is in the next 
 
 from __future__ import annotations
 
+import fnmatch
 import itertools
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
@@ -48,11 +49,20 @@ OPTIMIZERS = {
 @dataclass(frozen=True, slots=True)
 class StepOptions:
     """What a step does beside its optimizer: the largest norm of all gradients; a type of `precision.PRECISIONS` that
-    products have; and whether gradients are added up over several runs, of which the last changes the weights."""
+    products have; and whether gradients are added up over several runs, of which the last changes the weights. Weights
+    decay by `decay`, those whose names match a pattern of `undecayed` not at all; without it as the optimizer says."""
 
     clip: float | None = None
     precision: str | None = None
     accumulates: bool = False
+    decay: float | None = None
+    undecayed: tuple[str, ...] = ()
+
+    def find_decay(self, weight: str) -> float | None:
+        """By which part of the learning rate a weight decays in a step; None where the optimizer says it."""
+        if any(fnmatch.fnmatchcase(weight, pattern) for pattern in self.undecayed):
+            return 0.0
+        return self.decay
 
 
 def derive_training_step(
@@ -71,6 +81,11 @@ def derive_training_step(
         raise UsageError(f"there is no optimizer '{optimizer:.80}'", hint=hint)
     graph, wrt = merge_tied_weights(graph, wrt)
     chosen = choose_weights(graph, loss, wrt)
+    for pattern in options.undecayed:
+        if not fnmatch.filter(chosen, pattern):
+            raise UsageError(
+                f"no weight has a name like '{pattern:.80}'", hint=f"there are {', '.join(chosen[:5])}, ..."
+            )
     if options.precision is not None:
         graph = mix_precision(graph, options.precision, chosen)
     builder = copy_graph(graph)
@@ -84,7 +99,7 @@ def derive_training_step(
     if OPTIMIZERS[optimizer].counts:
         scalars.append(control.count_steps() or builder.input(builder.unique_name(STEP), scalar))
     for name in chosen:
-        _update(builder, control, optimizer, name, gradients[name], scalars)
+        _update(builder, control, optimizer, name, gradients[name], scalars, options.find_decay(name))
     control.finish()
     derived = _keep_in_place(compute_once(builder.build()), {NEXT.format(name): name for name in control.kept})
     verify_graph(derived)
@@ -92,14 +107,21 @@ def derive_training_step(
 
 
 def _update(
-    builder: GraphBuilder, control: StepControl, optimizer: str, weight: str, gradient: str, scalars: Sequence[str]
+    builder: GraphBuilder,
+    control: StepControl,
+    optimizer: str,
+    weight: str,
+    gradient: str,
+    scalars: Sequence[str],
+    decay: float | None,
 ) -> None:
     """Adds the new value of a weight, and what is kept of it."""
     desc = builder.desc(weight)
     states = [builder.input(f"{weight}.{state}", desc) for state in OPTIMIZERS[optimizer].states]
     names = [weight, gradient, *states, *(cast(builder, name, desc.dtype) for name in scalars)]
     arguments = [TensorValue(name, builder.desc(name)) for name in names]
-    results = add_library_call(optimizer, arguments, {}, builder, [NEXT.format(weight)])
+    attributes = {} if decay is None else {"decay": decay}
+    results = add_library_call(optimizer, arguments, attributes, builder, [NEXT.format(weight)])
     for name, result in zip((weight, *states), results, strict=True):
         control.keep(name, control.choose(result, name))
 

@@ -368,3 +368,21 @@ def test_recurrent_layers_are_recurrences(kind: str, options: dict[str, Any]) ->
 def test_a_recurrent_layer_goes_on_from_a_start() -> None:
     torch.manual_seed(3)
     compare(Recurrent("GRU", batch_first=True), (draw(3, 7, 6), draw(1, 3, 5)), sites=(2,))
+
+
+def test_arguments_keep_their_names_with_a_loss() -> None:
+    """Those of the module, then those of the loss; dimensions may be dynamic."""
+
+    class Scaled(torch.nn.Module):
+        def forward(self, x: torch.Tensor, factor: torch.Tensor | None = None) -> torch.Tensor:
+            return x if factor is None else x * factor
+
+    def loss(result: torch.Tensor, goal: torch.Tensor) -> torch.Tensor:
+        return ((result - goal) ** 2).mean()
+
+    x, goal, rows = draw(6, 5), draw(6, 5), torch.export.Dim("rows")
+    model = from_torch(Scaled(), (x,), {"factor": draw(5)}, loss=loss, targets=(goal,))
+    assert model.inputs == ("x", "goal", "factor")
+    model = from_torch(Scaled(), (x,), dynamic_shapes=({0: rows}, {0: rows}), loss=loss, targets=(goal,))
+    assert model.inputs == ("x", "goal")
+    assert "input goal : f32[rows, 5]" in model.text

@@ -84,6 +84,19 @@ def test_chosen_weights_and_first_step_of_adamw() -> None:
     np.testing.assert_allclose(results["u.next"], moved, rtol=1e-5)
 
 
+def test_decay_of_some_weights() -> None:
+    """Those that a pattern matches do not decay; a pattern that matches none is an error."""
+    options = StepOptions(decay=0.3, undecayed=("b*",))
+    graph, arrays = derive_training_step(build(TEXT, "m.ein"), "loss", "lion", None, options), draw()
+    means = {"u.mean": np.zeros(3, "f4"), "b.mean": np.zeros((), "f4")}
+    results, gradients = interpret(graph, {**arrays, **means}), slopes(arrays, None)
+    for name, kept in (("u", 1 - 0.1 * 0.3), ("b", 1.0)):
+        moved = arrays[name] * kept - 0.1 * np.sign(gradients[name])
+        np.testing.assert_allclose(results[f"{name}.next"], moved, rtol=1e-5, atol=1e-6)
+    with pytest.raises(UsageError, match="no weight has a name like 'c\\*'"):
+        derive_training_step(build(TEXT, "m.ein"), "loss", "sgd", None, StepOptions(decay=0.1, undecayed=("c*",)))
+
+
 def compile_step(optimizer: str, sites: int, **options: Any) -> Bundle:
     return es.compile(
         LAYERS, "host", sites, train="loss", optimizer=optimizer, clip=1.0, selector="eindecomp", schedule="naive",

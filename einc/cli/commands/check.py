@@ -32,6 +32,8 @@ _FRONTEND = (
     "clip",
     "precision",
     "accumulate",
+    "decay",
+    "undecayed",
     "recompute",
 )
 """The options of `einc compile` that mean something without a plan."""

@@ -83,7 +83,12 @@ class TrainOptions:
     help="What becomes of the rate after the warm-up.",
 )
 @click.option("--warmup", type=_COUNT, default=0, help="Steps over which the rate rises evenly.")
-@click.option("--floor", type=click.FloatRange(0, 1), default=0.1, help="The part of the rate at the end of a cosine.")
+@click.option(
+    "--floor",
+    type=click.FloatRange(0, 1),
+    default=0.1,
+    help="Part of the rate at the end of a cosine.  [default: 0.1]",
+)
 @click.option(
     "--accumulate", type=click.IntRange(1, 2**20), default=1, metavar="N",
     help="Runs of a step, each with a part of its samples, for a plan that was compiled with --accumulate.",

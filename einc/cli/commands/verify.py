@@ -61,6 +61,8 @@ def verify_command(
     clip: float | None,
     precision: str | None,
     accumulate: bool,
+    decay: float | None,
+    undecayed: tuple[str, ...],
     recompute: str | None,
     weights: tuple[str, ...],
     ranks: bool,
@@ -89,6 +91,8 @@ def verify_command(
         clip=clip,
         precision=precision,
         accumulate=accumulate,
+        decay=decay,
+        undecayed=undecayed,
         recompute=recompute or AUTO,
     )
     reading = None if model is None else ModelReading(read_model_text(model), model, options)

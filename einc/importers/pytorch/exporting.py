@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 import functools
+import inspect
 import itertools
 import sys
 import warnings
@@ -107,8 +108,9 @@ def _name_result(path: Sequence[Any]) -> str:
     return "_".join(named)
 
 
-def join_loss(module: Any, loss: Callable[..., Any], count: int) -> Any:
-    """The module that computes a loss of the result of `module` for its first `count` arguments, and of all others."""
+def join_loss(module: Any, loss: Callable[..., Any], count: int, keywords: Sequence[str], targets: int) -> Any:
+    """The module that computes a loss of the result of `module` for its first `count` arguments and its `keywords`, and
+    of as many `targets` behind the arguments. Its arguments are called as those of the module and of the loss."""
     import torch
 
     class WithLoss(torch.nn.Module):  # type: ignore[misc]  # torch has no types here
@@ -116,10 +118,35 @@ def join_loss(module: Any, loss: Callable[..., Any], count: int) -> Any:
             super().__init__()
             self.add_module(JOINED_MODULE, module)
 
-        def forward(self, *args: Any) -> Any:
-            return loss(module(*args[:count]), *args[count:])
+        def forward(self, *args: Any, **kwargs: Any) -> Any:
+            return loss(module(*args[:count], **kwargs), *args[count:])
 
-    return WithLoss()
+    joined = WithLoss()
+    signature = _join_signatures(module.forward, getattr(loss, "forward", loss), count, keywords, targets)
+    if signature is not None:
+        forward: Any = functools.partial(joined.forward)
+        forward.__signature__ = signature
+        joined.__dict__["forward"] = forward
+    return joined
+
+
+def _join_signatures(
+    forward: Callable[..., Any], loss: Callable[..., Any], count: int, keywords: Sequence[str], targets: int
+) -> inspect.Signature | None:
+    """The signature of a module with its loss; None where not every argument has a name of its own."""
+    try:
+        named, of_loss = inspect.signature(forward).parameters, list(inspect.signature(loss).parameters.values())
+    except (TypeError, ValueError):
+        return None
+    parameters = [*list(named.values())[:count], *of_loss[1 : 1 + targets]]
+    names = [parameter.name for parameter in parameters] + list(keywords)
+    is_named = all(parameter.kind is parameter.POSITIONAL_OR_KEYWORD for parameter in parameters)
+    if not is_named or len(parameters) != count + targets or len(set(names)) < len(names):
+        return None
+    both = inspect.Parameter.POSITIONAL_OR_KEYWORD
+    only = inspect.Parameter.KEYWORD_ONLY
+    positional = [inspect.Parameter(parameter.name, both) for parameter in parameters]
+    return inspect.Signature([*positional, *(inspect.Parameter(name, only) for name in keywords)])
 
 
 def _compute_experts(self: Any, hidden_states: Any, top_k_index: Any, top_k_weights: Any) -> Any:

@@ -81,7 +81,8 @@ def from_torch(
     _warn_of_training(module)
     dims = name_dims(module, args, kwargs, dynamic_shapes)
     if loss is not None:
-        module, args = join_loss(module, loss, len(args)), (*args, *targets)
+        module = join_loss(module, loss, len(args), list(kwargs or {}), len(targets))
+        args = (*args, *targets)
     with tempfile.TemporaryDirectory(prefix="einc-") as folder:
         path = os.path.join(folder, "module.pt2")
         results = export_module(module, args, kwargs, dynamic_shapes, path)

@@ -488,7 +488,7 @@ def test_queries_are_cut_in_one_way_at_a_time() -> None:
         ({"program": "t0 = mul x1 x0"}, "expert_matmul", 5),
         ({"0": form(6, 2, 4), "reads": "1[@2, n, k]; 0[t, s, k]; 2[t, s]"}, "expert_matmul", 5),
         ({"0": whole(6, 4), "1": whole(3, 5, 4)}, "index", 5),
-        ({"1": form(3, 4, 5), "reads": "1[@2, k, n]; 0[t, k]; 2[t, s]"}, "index", 4),
+        ({"1": form(3, 4, 5), "reads": "1[@2, k, n]; 0[t, k]; 2[t, s]"}, "expert_matmul", 5),
         ({"aggregation": "max"}, "index", 4),
     ],
 )
