@@ -88,7 +88,7 @@ def choose_tensors(graph: Graph, loss: str, wrt: Sequence[str] | None) -> list[s
     if desc.shape or not desc.dtype.is_float:
         hint = f'make it one number: mean({loss}, "dimension", ...)'
         raise UsageError(f"the loss '{loss}' is {desc}, expected one float", hint=hint)
-    needed = _find_needed(graph, loss)
+    needed = find_needed(graph, loss)
     if wrt is None:
         weights = [tensor for tensor in graph.tensors if tensor.kind is TensorKind.WEIGHT and tensor.name in needed]
         return [tensor.name for tensor in weights if tensor.desc.dtype.is_float]
@@ -108,7 +108,7 @@ def _check(name: str, tensor: GraphTensor | None, declared: Sequence[str], neede
         raise UsageError(f"'{loss}' does not depend on '{name}', so that it has no gradient")
 
 
-def _find_needed(graph: Graph, name: str) -> set[str]:
+def find_needed(graph: Graph, name: str) -> set[str]:
     """All tensors from which a tensor is computed."""
     needed = {name}
     for node in reversed(graph.nodes):

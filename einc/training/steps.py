@@ -83,9 +83,8 @@ def derive_training_step(
     chosen = choose_weights(graph, loss, wrt)
     for pattern in options.undecayed:
         if not fnmatch.filter(chosen, pattern):
-            raise UsageError(
-                f"no weight has a name like '{pattern:.80}'", hint=f"there are {', '.join(chosen[:5])}, ..."
-            )
+            shown = f"{', '.join(chosen[:5])}{', ...' if len(chosen) > 5 else ''}"
+            raise UsageError(f"no weight has a name like '{pattern:.80}'", hint=f"the weights are {shown}")
     if options.precision is not None:
         graph = mix_precision(graph, options.precision, chosen)
     builder = copy_graph(graph)

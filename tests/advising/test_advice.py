@@ -391,6 +391,7 @@ def test_the_table_is_the_same_everywhere(einc: Run, tmp_path: Path) -> None:
     [
         (("--users", "0"), "'0' is not a list of numbers of users"),
         (("--users", "8..4"), "'8..4' is not a list of numbers of users"),
+        (("--users", "0..4"), "'0..4' is not a list of numbers of users"),
         (("--bits", "8"), "--bits is for published models"),
         (("--users", "3"), "--users-param batch says that the param `batch` is their number"),
         (("--users", "3", "--users-param", "lot"), "lot"),

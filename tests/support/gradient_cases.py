@@ -13,6 +13,7 @@ from einc.graph.builder import GraphBuilder
 from einc.graph.graph import Graph, TensorKind
 from einc.ops import registry
 from einc.ops.base import Operator
+from einc.training.gradients import find_needed
 from einc.training.tied_weights import copy_graph
 from tests.support import aggregate_cases, index_cases, library_cases, operator_cases, recurrence_cases
 from tests.support.definition_oracle import Array, random_array
@@ -33,12 +34,10 @@ class GradientCase:
 
     @property
     def differentiable(self) -> list[str]:
-        """Inputs of floats, but for the weights of outputs."""
-        return [
-            tensor.name
-            for tensor in self.graph.tensors
-            if tensor.kind is not TensorKind.VALUE and tensor.desc.dtype.is_float and not tensor.name.startswith("r.")
-        ]
+        """Inputs of floats that the loss depends on, but for the weights of outputs."""
+        needed = find_needed(self.graph, LOSS)
+        floats = [t.name for t in self.graph.tensors if t.kind is not TensorKind.VALUE and t.desc.dtype.is_float]
+        return [name for name in floats if name in needed and not name.startswith("r.")]
 
     def slope(self, name: str, direction: Array) -> float:
         """How fast the loss changes along a direction of a tensor, by central differences."""
@@ -120,10 +119,10 @@ def list_operator_cases() -> Iterator[tuple[str, GradientCase]]:
 
 
 def list_library_cases() -> Iterator[tuple[str, GradientCase]]:
-    """Each definition of the library, as a model calls it, but what is drawn: it depends on its settings by steps."""
+    """Each definition of the library, as a model calls it."""
     for name, case in library_cases.CASES.items():
         graph = build(case.text("f64"), "m.ein")
-        if name != "draw_token" and any(graph.tensor_table()[output].desc.dtype.is_float for output in graph.outputs):
+        if any(graph.tensor_table()[output].desc.dtype.is_float for output in graph.outputs):
             rng = np.random.default_rng(3)
             arrays = {
                 tensor.name: np.asarray(case.draws[tensor.name](rng)).astype(tensor.desc.dtype.numpy())

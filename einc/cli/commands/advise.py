@@ -42,9 +42,9 @@ class Users(ParamType):
             return value
         numbers = re.fullmatch(r" *([0-9]{1,9}) *\.\. *([0-9]{1,9}) *", str(value), re.ASCII)
         first, last = (1, 1) if numbers is None else (int(numbers[1]), int(numbers[2]))
-        doubled = [first << k for k in range(MAX_USERS.bit_length()) if 0 < first << k < last] + [last]
+        doubled = [first << k for k in range(MAX_USERS.bit_length()) if first << k < last] + [last]
         parts = [part.strip() for part in (str(value).split(",") if numbers is None else map(str, doubled))]
-        if first > last or not all(
+        if not 0 < first <= last or not all(
             part.isascii() and part.isdigit() and 0 < int(part[:9]) <= MAX_USERS for part in parts
         ):
             self.fail(f"{value!r} is not a list of numbers of users such as 1,8,32, or 1..64", param, ctx)
@@ -263,7 +263,7 @@ def _read_workload(question: AdviseArguments) -> Workload:
         folder = (os.path.dirname(folder) or os.curdir) if is_configuration else folder
         of_texts = (
             ("-D", question.definitions), ("--preset", question.preset), ("--users-param", question.users_param),
-            ("--train", question.train),
+            ("--train", question.train), ("--optimizer", question.optimizer), ("--precision", question.precision),
         )  # fmt: skip
         for option, value in of_texts:
             if value:
