@@ -176,7 +176,7 @@ def compute_occupied_ms(cost: TaskCost, site: Site, kernel_latency_us: float, ca
     if rate is not None:
         return max(rate.compute_ms(cost.flops, cost.size), waiting)
     latency = kernel_latency_us * MS_PER_US
-    size = cost.size - cached
+    size = max(0, cost.size - cached)  # a plan of unknown origin may state less than it reads
     moving = size / (site.hbm_gbs * BYTES_PER_MS)
     if cached:
         moving = max(moving, cost.size / (CACHE_SPEED * site.sustained_gbs * BYTES_PER_MS))

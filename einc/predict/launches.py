@@ -191,7 +191,9 @@ def _compute_least_joined_ms(
         return 0.0  # the launch has the rate of another task
     launch_ms = kernel_latency_us * MS_PER_US
     if cost.task in ("rmsnorm", "layernorm"):  # the last of its launch, which it has for itself
-        return compute_occupied_ms(cost._replace(size=cost.size - max(inputs), flops=0), site, kernel_latency_us)
+        return compute_occupied_ms(
+            cost._replace(size=max(0, cost.size - max(inputs)), flops=0), site, kernel_latency_us
+        )
     gated = min(function.outputs[0].shape, default=0) <= MAX_FEW_ROWS
     if cost.task != "map" or gated or consists_of_library_functions(dict(operator.kernel.attributes)):
         return 0.0
