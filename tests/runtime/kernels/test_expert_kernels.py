@@ -12,6 +12,7 @@ import pytest
 from einc_runtime.dtypes import Array
 from einc_runtime.errors import ValueFault
 from einc_runtime.kernels.base import Invocation
+from einc_runtime.kernels.llvm import expert_groups
 from einc_runtime.kernels.numpy import experts
 from einc_runtime.plan.reproducible import ATTRIBUTE
 from einc_runtime.plan.schema import Block
@@ -56,6 +57,7 @@ CASES = [
     ("f32", 37, 2, 8, 19, 33, False), ("f32", 5, 3, 11, 17, 70, True), ("f32", 1, 8, 128, 24, 64, False),
     ("bf16", 37, 2, 8, 19, 33, True), ("bf16", 1, 4, 9, 32, 96, True), ("bf16", 200, 2, 3, 40, 64, False),
     ("f16", 21, 2, 5, 16, 64, False), ("f16", 4, 1, 3, 1, 1, True), ("f64", 9, 2, 4, 6, 5, False),
+    ("f32", 100, 2, 3, 70, 100, True), ("f32", 30, 2, 4, 37, 81, False), ("bf16", 12, 2, 5, 33, 97, False),
 ]  # fmt: skip
 
 
@@ -140,6 +142,19 @@ def test_picks_change_from_run_to_run(monkeypatch: pytest.MonkeyPatch) -> None:
     for way in ways:
         run_compiled(invoke(x, weight, picks, target, 6), (picks, way))
         require_close(target, multiply(x, weight, way), "f32")
+
+
+@pytest.mark.parametrize("kind", ["f32", "bf16"])
+def test_experts_have_any_number_of_rows(kind: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    """None, as many as a product has, one more, and so many that they are multiplied in parts."""
+    monkeypatch.setattr(expert_groups, "MAX_PANEL_ROWS", {True: 64, False: 48})
+    counts = [1, 0, 2, 3, 5, 8, 9, 16, 17, 33, 70, 0]
+    way = np.random.default_rng(4).permutation(np.repeat(np.arange(len(counts)), counts)).reshape(-1, 2)
+    x, weight, picks = draw(kind, len(way), 2, len(counts), 21, 67, each=True)
+    target = np.full((len(way), 2, 21), 7, TYPES[kind])
+    run_compiled(invoke(x, weight[1:], picks, target, len(counts), 1), (picks, way))
+    require_close(target, multiply(x, weight[1:], way, 1), kind)
+    assert (target[way == 0] == 0).all()
 
 
 @pytest.mark.parametrize("tokens", [1, 7])

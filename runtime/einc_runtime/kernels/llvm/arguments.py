@@ -246,6 +246,42 @@ class RoundedArguments(NamedTuple, Generic[Number]):
     """Rows of the weight in a chunk: a multiple of `WEIGHT_ROWS`."""
 
 
+class ExpertArguments(NamedTuple, Generic[Number]):
+    """Those of `experts_code.py`. Steps are in bytes."""
+
+    slots: Number
+    """Of all tokens, and of each."""
+    width: Number
+    picks: Number
+    pick_token: Number
+    pick_slot: Number
+    experts: Number
+    lower: Number
+    """The first expert that is here, and how many are."""
+    experts_here: Number
+    rows: Number
+    row_token: Number
+    row_slot: Number
+    depth: Number
+    target: Number
+    target_token: Number
+    target_slot: Number
+    target_bytes: Number
+    """Of a row of the result."""
+    weight: Number
+    weight_step: Number
+    """Between experts."""
+    products: Number
+    """What multiplies rows, from that of the fewest on: `PRODUCT_FIELDS` numbers for each."""
+    product_count: Number
+    of_ends: Number
+    """Where the slots of each expert end in the order of all."""
+    of_order: Number
+    of_gathered: Number
+    gathered_step: Number
+    of_results: Number
+
+
 def read_arguments(e: Any, kind: type[_Arguments]) -> _Arguments:
     """The arguments of a function that an emitter makes, by name."""
     return kind(*(e.argument() for _ in kind._fields))  # type: ignore[attr-defined]

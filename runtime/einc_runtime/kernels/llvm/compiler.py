@@ -86,7 +86,12 @@ class CompiledCall:
     @property
     def places(self) -> tuple[int, int]:
         """The addresses of the code, which is compiled by now, and of its arguments."""
-        return ctypes.cast(self._code.result(), ctypes.c_void_p).value or 0, self._address  # type: ignore[arg-type]
+        return find_address(self._code), self._address
+
+
+def find_address(code: Future[Compiled]) -> int:
+    """The address of code, which is compiled by then."""
+    return ctypes.cast(code.result(), ctypes.c_void_p).value or 0  # type: ignore[arg-type]
 
 
 def operand_arguments(view: Array) -> list[int]:

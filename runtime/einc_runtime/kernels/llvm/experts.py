@@ -1,5 +1,5 @@
-"""The kernel `expert_matmul` by products with machine code: those of `contract`, or of `quantized_contract` where a
-weight is quantized.
+"""The kernel `expert_matmul`: one call of machine code where experts have few rows, else products with machine code:
+those of `contract`, or of `quantized_contract` where a weight is quantized.
 """
 
 from __future__ import annotations
@@ -14,6 +14,7 @@ from einc_runtime.kernels.base import ANY_NUMBER, Invocation, Kernel, dtype_name
 from einc_runtime.kernels.calls.experts import ExpertMatmulCall
 from einc_runtime.kernels.llvm import compiler
 from einc_runtime.kernels.llvm.contract import build_contract, make_copier
+from einc_runtime.kernels.llvm.expert_groups import ExpertGroups
 from einc_runtime.kernels.llvm.few_rows import MAX_ROWS_PACKED
 from einc_runtime.kernels.llvm.map import build_map
 from einc_runtime.kernels.llvm.quantized import build_quantized_contract
@@ -26,7 +27,10 @@ def build_expert_matmul(invocation: Invocation[Array]) -> Kernel:
     call = ExpertMatmulCall.parse(invocation)
     if not compiler.is_worthwhile(call.multiplications, invocation.repetitions):
         return in_numpy.build_expert_matmul(invocation)
-    return in_numpy.build_products(call, _multiply if isinstance(call.weight, np.ndarray) else _multiply_stored)
+    if not isinstance(call.weight, np.ndarray):
+        return in_numpy.build_products(call, _multiply_stored)
+    groups = ExpertGroups.of(call, call.weight)
+    return in_numpy.build_products(call, _multiply) if groups is None else groups.kernel
 
 
 def _multiply(invocation: Invocation[Array]) -> Kernel:

@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
-from einc_runtime.dtypes import Array
+from einc_runtime.dtypes import ITEMSIZE, Array
 from einc_runtime.kernels.base import Kernel, Run, ScratchAllocator, ScratchArray, address
 from einc_runtime.kernels.calls.contract import ContractCall
 from einc_runtime.kernels.indices import NamedArray
@@ -38,6 +38,7 @@ from einc_runtime.kernels.numpy.prepacking import is_constant
 from einc_runtime.plan.index_equations import Names
 
 if TYPE_CHECKING:
+    from einc_runtime.kernels.llvm.few_rows_code import FewRowsForm
     from einc_runtime.kernels.llvm.row_panels_code import PanelForm
 
 ROWS_OF_MANY = {16: 32, 8: 16}
@@ -167,6 +168,8 @@ MIN_ROWS_PANEL_NARROW = {"f32": 5, "f16": 7, "bf16": 7}
 registers then, and in memory for a panel."""
 PRODUCTS_PER_NS = 20.0
 """What a worker multiplies."""
+UNIT_SCALE = int(np.float32(1).view(np.int32))
+"""The bits of a scale that changes nothing."""
 
 
 def prepare_few_rows(call: ContractCall, move: PrepareCopy) -> Kernel | None:
@@ -208,19 +211,18 @@ class _FewRowsProduct:
     call: ContractCall
     layout: FewRowsLayout
     copies: OperandCopies
-    pairs: bool
     scratch: int
 
     @staticmethod
     def of(call: ContractCall, layout: FewRowsLayout, move: PrepareCopy) -> _FewRowsProduct:
         scratch, vectors = ScratchAllocator(), layout.vectors
-        pairs = layout.matrix.kind == vectors.kind == "bf16" and compiler.multiplies_bf16()
+        pairs = multiplies_pairs(layout.matrix.kind, vectors.kind)
         mergeable = are_mergeable(vectors, layout.row_names) and are_mergeable(vectors, layout.summed)
         dense = mergeable and is_dense(vectors, layout.row_names, layout.summed)
         suits = dense and (pairs or vectors.kind == "f32")
         dtype = None if suits else vectors.array.dtype if pairs else WIDE
         copies = OperandCopies.take(scratch, call, layout, move, dtype)
-        return _FewRowsProduct(call, layout, copies, pairs, scratch.size)
+        return _FewRowsProduct(call, layout, copies, scratch.size)
 
     @property
     def kernel(self) -> Kernel:
@@ -232,7 +234,7 @@ class _FewRowsProduct:
         return self.copies.bind(memory, lambda vectors, result: [self._prepare_product(vectors, result)])
 
     def _prepare_product(self, vectors: NamedArray, result: NamedArray) -> Run:
-        from einc_runtime.kernels.llvm.few_rows_code import FewRowsForm, choose_stretch, emit_few_rows
+        from einc_runtime.kernels.llvm.few_rows_code import emit_few_rows
 
         layout = self.layout
         views = [
@@ -242,9 +244,7 @@ class _FewRowsProduct:
         ]
         matrix, right, target = views
         table = list_addresses(views, target.shape[:-2])
-        lines = 2 if layout.rows > 3 else 1
-        stretch = choose_stretch(layout.rows, matrix.shape[-1], right.itemsize)
-        form = FewRowsForm(layout.matrix.kind, vectors.kind, result.kind, layout.rows, lines, self.pairs, stretch)
+        form = choose_few_rows_form(layout.matrix.kind, vectors.kind, result.kind, layout.rows, matrix.shape[-1])
         arguments = FewRowsArguments[int](
             matrices=len(table),
             table=address(table),
@@ -256,3 +256,17 @@ class _FewRowsProduct:
             scale=int(np.float32(self.call.scale).view(np.int32)),
         )
         return compiler.CompiledCall(emit_few_rows(form), arguments, table, *views)
+
+
+def multiplies_pairs(matrix: str, vectors: str) -> bool:
+    """Whether one instruction multiplies pairs of elements of these types."""
+    return matrix == vectors == "bf16" and compiler.multiplies_bf16()
+
+
+def choose_few_rows_form(matrix: str, vectors: str, result: str, rows: int, depth: int) -> FewRowsForm:
+    """The code for operands of these types as they are multiplied, and so many vectors of `depth` elements."""
+    from einc_runtime.kernels.llvm.few_rows_code import FewRowsForm, choose_stretch
+
+    stretch = choose_stretch(rows, depth, ITEMSIZE[vectors])
+    pairs = multiplies_pairs(matrix, vectors)
+    return FewRowsForm(matrix, vectors, result, rows, 2 if rows > 3 else 1, pairs, stretch)
