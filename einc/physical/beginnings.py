@@ -5,6 +5,7 @@ A search looks at many such plans: only what comes after is placed again.
 
 from __future__ import annotations
 
+import math
 from collections.abc import Hashable, Sequence
 from dataclasses import dataclass
 from itertools import takewhile
@@ -18,22 +19,31 @@ from einc_runtime.plan.schema import Operation
 
 MAX_KEPT_BEGINNINGS = 4
 """Plans whose beginnings are kept: the one that is being improved, and the last of those that differ from it."""
+MAX_KEPT_PLACERS = 64
+"""Placers that are kept of a plan. Each has what exists of all tensors so far, so that as many as there are operators
+would take a time and memory that grow with their square; of a plan that differs, at most a 64th is placed again."""
 
 
 @dataclass(frozen=True, slots=True)
 class _Beginning:
-    """The operations of a plan, what else decides where they are placed, and its placers after each of them, which are
-    not changed any more."""
+    """The operations of a plan, what else decides where they are placed, and its placers after each few of them
+    (`_find_step`), which are not changed any more."""
 
     operations: tuple[Operation, ...]
     conditions: Hashable
     placers: tuple[Placer, ...]
 
     def count_shared(self, operations: Sequence[Operation], conditions: Hashable) -> int:
-        """How many operations another plan has in common with this one, from the first on."""
+        """How many placers of another plan would be those of this one, from the first on."""
         if conditions != self.conditions:
             return 0
-        return sum(1 for _ in takewhile(lambda pair: pair[0] is pair[1], zip(self.operations, operations, strict=True)))
+        pairs = zip(self.operations, operations, strict=True)
+        return sum(1 for _ in takewhile(lambda pair: pair[0] is pair[1], pairs)) // _find_step(operations)
+
+
+def _find_step(operations: Sequence[Operation]) -> int:
+    """After how many operators a placer is kept, and after as many again."""
+    return math.ceil(len(operations) / MAX_KEPT_PLACERS)
 
 
 class PlacedBeginnings:
@@ -55,16 +65,18 @@ class PlacedBeginnings:
             default=(0, 0),
         )
         placers: list[Placer] = []
+        step = _find_step(operations)
         if shared:
             beginning = self._kept.pop(position)
             self._kept.append(beginning)
             placers += beginning.placers[:shared]
-            placer = placers[-1].fork(plan, records, shared)
+            placer = placers[-1].fork(plan, records, shared * step)
         else:
             placer = Placer(plan, machine, scheduler, records)
-        for number in range(shared, len(operations)):
+        for number in range(shared * step, len(operations)):
             placer.place(number)
-            placers.append(placer.fork(plan, records, number + 1))
+            if (number + 1) % step == 0:
+                placers.append(placer.fork(plan, records, number + 1))
         self._kept.append(_Beginning(operations, conditions, tuple(placers)))
         del self._kept[:-MAX_KEPT_BEGINNINGS]
         return placer

@@ -364,14 +364,20 @@ def _place_readers(overlap: Array, *arrays: Array) -> None:
 
     sites = overlap.shape[2]
     stay = np.eye(sites)
-    for m, a in crossed:
+    readers: dict[bytes, Array] = {}  # few matrices are unlike all others
+    reader_at = np.empty((len(crossed), sites), dtype=np.intp)
+    for pair, (m, a) in enumerate(crossed):
         matrix = overlap[m, a]
-        # The assignment that keeps most bytes local. A byte counts more than the preferences of all readers for their
-        # own sites together, so that these decide between equally good assignments alone.
-        _, _, reader_at = lapjv(np.ascontiguousarray(-(matrix.T * (sites + 1)) - stay))
-        overlap[m, a] = matrix[:, reader_at]
-        for array in arrays:
-            array[m, a] = array[m, a][reader_at]
+        key = matrix.tobytes()
+        if key not in readers:
+            # The assignment that keeps most bytes local. A byte counts more than the preferences of all readers for
+            # their own sites together, so that these decide between equally good assignments alone.
+            _, _, readers[key] = lapjv(np.ascontiguousarray(-(matrix.T * (sites + 1)) - stay))
+        reader_at[pair] = readers[key]
+        overlap[m, a] = matrix[:, readers[key]]
+    families = tuple(crossed.T)
+    for array in arrays:
+        array[families] = np.take_along_axis(array[families], reader_at, axis=1)
 
 
 def has_equal_links(machine: Machine, sites: int) -> bool:

@@ -8,6 +8,7 @@ packages into build/vision, so that torchvision, which may not fit torch's build
 from __future__ import annotations
 
 import copy
+import gc
 import json
 import sys
 import time
@@ -21,6 +22,7 @@ from einc.compiler import compile_model
 from einc.importers.pytorch.importing import from_torch
 from einc.options import CompileOptions
 from einc.plan_report import read_report
+from einc_runtime.cli.main import GARBAGE_THRESHOLD
 from tests.support.tiny_models import randomize
 from tests.support.torch_models import compare
 from tests.support.trials import Check, Table, fill_table, list_equal
@@ -122,6 +124,7 @@ def time_plan(name: str) -> str:
     """Seconds of a core for the plan of a batch, and the predicted times of it and of data parallel."""
     module, image = make_model(name)
     text = from_torch(module, (torch.randn(BATCH, *image.shape[1:]),)).text
+    gc.set_threshold(GARBAGE_THRESHOLD)  # as in `einc compile`
     start = time.process_time()
     bundle = compile_model(text, "model.ein", CompileOptions(machine="dgx-h100")).bundle
     seconds = time.process_time() - start
