@@ -142,9 +142,7 @@ def describe_best(advice: Advice, document: Document) -> str:
     best = _describe_best(advice, document)
     if not left:
         return best
-    return (
-        f"{best}\nthe time limit was reached: {left} of {format_count(len(advice.options), 'option')} were not planned"
-    )
+    return f"{best}\nthe time limit was reached: not planned, {left} of {format_count(len(advice.options), 'option')}"
 
 
 def _describe_best(advice: Advice, document: Document) -> str:

@@ -278,7 +278,7 @@ def test_what_is_kept_is_used_where_no_time_is_left(einc: Run, tmp_path: Path) -
     einc(*command, "4")
     late = einc(*command, "4,8", "--time-limit", "1e-9")
     assert "best throughput: dgx-h100, 1 site, 4 users" in late
-    assert "the time limit was reached: 1 of 2 options were not planned" in late
+    assert "the time limit was reached: not planned, 1 of 2 options" in late
     assert late.count("not planned") == 2
     assert "does not fit" not in late
 

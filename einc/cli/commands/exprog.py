@@ -127,7 +127,8 @@ def simulate_command(
     if as_json:
         output.say_json(document)
     elif output.STDOUT not in targets:
-        output.say(f"{completion['completion_ms']:.3f} ms{_describe_trust(completion)}\n{_format_bound(document)}")
+        taken = f"{completion['completion_ms']:.3f} ms {_format_sizes(tree)}{_describe_trust(completion)}"
+        output.say(f"{taken}\n{_format_bound(document)}")
 
 
 @click.command(
@@ -238,7 +239,8 @@ def optimize_command(
         document = {"valid": True, **times, **bounds, **free, "splits": dict(result.splits), "program": text}
         output.say_json(document | {"proposals": list(result.proposals)})
         return
-    summary = f"{result.completion_ms:.3f} ms{_describe_trust(completion)}; the naive body: {result.naive_ms:.3f} ms\n"
+    summary = f"{result.completion_ms:.3f} ms {_format_sizes(tree)}{_describe_trust(completion)}"
+    summary += f"; the naive body: {result.naive_ms:.3f} ms\n"
     summary += f"no program takes less than {result.bound.bound_ms:.3f} ms"
     if any(partition.members is None for partition in preamble.partitions):
         summary += " with these memberships"
@@ -295,7 +297,7 @@ def bound_command(file: str, machine: str, ideal: bool, switches: bool, chunk: i
         times = f", {document['ratio']:.3g} times that" if document["ratio"] is not None else ""
         lines = [
             _format_bound(document),
-            f"this one takes {taken:.4g} ms{trust}{times}",
+            f"this one takes {taken:.4g} ms {_format_sizes(tree)}{trust}{times}",
         ]
     output.say("\n".join(lines))
 
@@ -392,6 +394,14 @@ def _describe_bound(tree: ProgramTree, machine: Machine, *, switches: bool = Fal
 
 def _format_bound(document: dict[str, Any]) -> str:
     return f"no program takes less than {document['bound_ms']:.4g} ms: {document['bound_by']}"
+
+
+def _format_sizes(tree: ProgramTree) -> str:
+    """`for atoms of 1 GB`, which is also what they have where IN does not say it, or `for atoms of 1 KB to 1 GB`."""
+    from einc.exchange.language.printer import format_size
+
+    sizes = [node.holding.size for node in tree.holdings]
+    return "for atoms of " + " to ".join(map(format_size, sorted({min(sizes), max(sizes)})))
 
 
 def _format_program(program: Program) -> str:
