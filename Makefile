@@ -266,6 +266,7 @@ coverage-proof: .venv/dev  ## the branches of schema, validation and proof that 
 
 docs: .venv/site  ## build the documents as a site, in build/site
 	NO_MKDOCS_2_WARNING=1 $(BIN)/python -m mkdocs build --quiet --strict --config-file docs/site/mkdocs.yml
+	@echo 'build/site is made; to read and search it: python3 -m http.server --bind 127.0.0.1 --directory build/site'
 
 check: lint types imports test  ## run all checks that a change must pass
 
