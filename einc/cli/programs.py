@@ -1,14 +1,19 @@
-"""Reading exchange programs, and the collective algorithms of other libraries in their place."""
+"""Reading exchange programs for a machine, and the collective algorithms of other libraries in their place."""
 
 from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
+import click
+
 from einc.cli.files import read_text
 
 if TYPE_CHECKING:
+    from einc.errors import ProgramError
     from einc.exchange.collectives.algorithm import CollectiveAlgorithm
+    from einc.exchange.language.program import Program
     from einc.exchange.language.syntax import ProgramTree
+    from einc.machines.model import Machine
 
 EXPROG, MSCCL, MSCCLPP = "exprog", "msccl-xml", "mscclpp-json"
 FOREIGN = (MSCCL, MSCCLPP)
@@ -59,3 +64,31 @@ def write_algorithm(algorithm: CollectiveAlgorithm, form: str) -> str:
     from einc.exchange.collectives.mscclpp_writing import write_mscclpp_json
 
     return write_mscclpp_json(algorithm)
+
+
+def load_program_machine(name: str, ideal: bool, tree: ProgramTree) -> Machine:
+    """The machine of that name; the host has all the sites that a program names."""
+    from einc.machines.load import count_host_cores, load_machine
+    from einc.machines.schema import MAX_SITES
+    from einc_runtime.plan.schema import HOST
+
+    sites = min(max(count_host_cores(), tree.span), MAX_SITES) if name == HOST else None
+    machine = load_machine(name, sites)
+    return machine.ideal() if ideal else machine
+
+
+def resolve_and_check(tree: ProgramTree, machine: Machine | None, naive: bool) -> tuple[Program, list[ProgramError]]:
+    """The ground program of a text, and all faults of it, each with its place in the file."""
+    from einc.exchange.language.checker import check
+    from einc.exchange.language.resolve import locate_fault, resolve_located
+
+    if naive and machine is None:
+        raise click.UsageError("--naive needs a machine: give -m")
+    resolved = resolve_located(tree, machine, switches=True)
+    program = resolved.program
+    if naive and machine is not None:
+        from einc.exchange.naive import build_naive_body
+
+        program = build_naive_body(program, machine)
+    faults = check(program, machine).faults
+    return program, [locate_fault(resolved, fault.message, fault.subject) for fault in faults]

@@ -10,7 +10,14 @@ import click
 from einc.cli.commands.exprog_formats import chunk_option
 from einc.cli.files import read_text
 from einc.cli.options import Seconds, machine_option
-from einc.cli.programs import EXPROG, detect_format, parse_algorithm, read_program_tree
+from einc.cli.programs import (
+    EXPROG,
+    detect_format,
+    load_program_machine,
+    parse_algorithm,
+    read_program_tree,
+    resolve_and_check,
+)
 from einc.errors import ProgramError, UsageError
 from einc_runtime.cli import output
 from einc_runtime.cli.base import EincCommand, LazyGroup, examples, json_option
@@ -61,8 +68,8 @@ def check_command(file: str, machine: str | None, ideal: bool, naive: bool, as_j
     race and none waits for ever.
     """
     tree = _read_sound(file)
-    model = _load_machine(machine, ideal, tree)
-    program, errors = _resolve_and_check(tree, model, naive)
+    model = load_program_machine(machine, ideal, tree) if machine is not None else None
+    program, errors = resolve_and_check(tree, model, naive)
     faults = [{"message": error.message, "where": str(error.where)} for error in errors]
     document: dict[str, Any] = {"valid": not errors, "faults": faults, "program": _format_program(program)}
     document |= {"bound_ms": None, "bound_by": None, "rates": None if model is None else _name_rates(model)}
@@ -106,9 +113,8 @@ def simulate_command(
         raise click.UsageError("-o -, --html - and --json all need standard output")
     output.require_outputs(targets, [file, machine])
     tree = read_program_tree(file)
-    model = _load_machine(machine, ideal, tree)
-    assert model is not None
-    program, errors = _resolve_and_check(tree, model, naive)
+    model = load_program_machine(machine, ideal, tree)
+    program, errors = resolve_and_check(tree, model, naive)
     if errors:
         further = format_count(len(errors) - 1, "more fault")
         more = f"{further}: `einc exprog check` lists them" if len(errors) > 1 else None
@@ -203,15 +209,14 @@ def optimize_command(
     if target is not None:
         output.require_outputs([target], [file, machine, *sources])
     tree = read_program_tree(file)
-    model = _load_machine(machine, ideal, tree)
-    assert model is not None
+    model = load_program_machine(machine, ideal, tree)
     switches = _uses_switches(tree, model, switches)
     preamble = resolve_preamble(tree, model, switches=True)
     atoms = {atom for holding in preamble.holdings for atom in holding.aggregate}
     max_pieces = {} if pieces is None else dict.fromkeys(atoms, pieces)
     candidates = []
     if tree.actions and any(partition.members is None for partition in preamble.partitions):
-        program, faults = _resolve_and_check(tree, model, naive=False)
+        program, faults = resolve_and_check(tree, model, naive=False)
         candidates = [] if faults else [program]  # with the memberships that its body has
     proposers = [make_proposer(source, read_text) for source in sources]
     if naive:
@@ -274,12 +279,11 @@ def bound_command(file: str, machine: str, ideal: bool, switches: bool, chunk: i
     from einc.exchange.simulation.simulator import simulate
 
     tree = read_program_tree(file, chunk)
-    model = _load_machine(machine, ideal, tree)
-    assert model is not None
+    model = load_program_machine(machine, ideal, tree)
     switches = _uses_switches(tree, model, switches)
     document: dict[str, Any] = {**_describe_completion(None, model), "ratio": None}
     if tree.actions:
-        program, errors = _resolve_and_check(tree, model, naive=False)
+        program, errors = resolve_and_check(tree, model, naive=False)
         if errors:
             raise ProgramError(errors[0].message, where=errors[0].where, hint="`einc exprog check` lists all faults")
         document |= _describe_completion(simulate(program, model).completion_ms, model)
@@ -316,36 +320,6 @@ def _read_sound(file: str) -> ProgramTree:
             details = "\n".join(f"{row['where']}: {row['message']}" for row in rows)
             raise CheckFailed(f"{file} is not valid", document, details=details)
     return read_program_tree(file)
-
-
-def _load_machine(name: str | None, ideal: bool, tree: ProgramTree) -> Machine | None:
-    """The machine of that name; the host has all the sites that a program names."""
-    if name is None:
-        return None
-    from einc.machines.load import count_host_cores, load_machine
-    from einc.machines.schema import MAX_SITES
-    from einc_runtime.plan.schema import HOST
-
-    sites = min(max(count_host_cores(), tree.span), MAX_SITES) if name == HOST else None
-    machine = load_machine(name, sites)
-    return machine.ideal() if ideal else machine
-
-
-def _resolve_and_check(tree: ProgramTree, machine: Machine | None, naive: bool) -> tuple[Program, list[ProgramError]]:
-    """The ground program of a text, and all faults of it, each with its place in the file."""
-    from einc.exchange.language.checker import check
-    from einc.exchange.language.resolve import locate_fault, resolve_located
-
-    if naive and machine is None:
-        raise click.UsageError("--naive needs a machine: give -m")
-    resolved = resolve_located(tree, machine, switches=True)
-    program = resolved.program
-    if naive and machine is not None:
-        from einc.exchange.naive import build_naive_body
-
-        program = build_naive_body(program, machine)
-    faults = check(program, machine).faults
-    return program, [locate_fault(resolved, fault.message, fault.subject) for fault in faults]
 
 
 def _describe_completion(completion_ms: float | None, machine: Machine) -> dict[str, Any]:
