@@ -51,6 +51,6 @@ def _time_naive(bundle: Bundle, plan: LogicalPlan, machine: Machine) -> float | 
     from einc.physical.schedule import NaiveScheduler
 
     try:
-        return build(plan, machine, NaiveScheduler(machine, plan.sites)).predicted_ms
+        return build(plan, machine, NaiveScheduler(machine, plan.sites, timed=False)).predicted_ms
     except EincError:  # naive exchanges may need more memory than there is
         return None

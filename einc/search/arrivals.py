@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
-import functools
+import itertools
+import math
+from collections import Counter
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from typing import Any, Literal
@@ -25,16 +27,19 @@ more, nothing has to arrive: the bound is lower, and holds."""
 
 Side = Literal["made", "read"]
 
+Axis = tuple[tuple[int, int], ...]
+"""Intervals of one dimension, in ascending order."""
+
 
 @dataclass(frozen=True, slots=True, eq=False)
 class _PortBlocks:
     """Distinct blocks, (n, rank) each, and which of them are put out in partial copies. `axes` are the intervals of
-    every dimension, (number, 2) each, where the blocks are all of their products; else it is None."""
+    every dimension, where the blocks are all of their products; else it is None."""
 
     lower: Ints
     upper: Ints
     partial: Flags
-    axes: tuple[Ints, ...] | None
+    axes: tuple[Axis, ...] | None
 
 
 class EarliestArrivals:
@@ -51,8 +56,8 @@ class EarliestArrivals:
         self._blocks: dict[bytes, _PortBlocks] = {}
         self._measured: dict[tuple[bytes, bytes, int], float] = {}
         self._tables: dict[tuple[int, ...], Floats] = {}
-        self._axes: dict[bytes, Ints] = {}
-        self._overlaps: dict[tuple[int, int], tuple[Ints, Ints]] = {}
+        self._axes: dict[Axis, Axis] = {}
+        self._overlaps: dict[tuple[int, int], set[tuple[int, int]]] = {}
 
     def compare(
         self,
@@ -100,21 +105,25 @@ class EarliestArrivals:
         """The name of the distinct blocks of a candidate at a port."""
         functions = candidate.spec.functions
         blocks: list[TensorType] = [(f.inputs if side == "read" else f.outputs)[port] for f in functions]
-        rows = np.array([[*block.lower, *block.upper] for block in blocks], np.int64).reshape(len(blocks), -1)
-        distinct, copies = np.unique(rows, axis=0, return_counts=True)
-        rank = distinct.shape[1] // 2
-        partial = (copies > 1) & (side == "made")
-        name = distinct.tobytes() + partial.tobytes() + bytes([rank])
+        counts = sorted(Counter((block.lower, block.upper) for block in blocks).items())
+        lower, upper = (np.array([bounds[end] for bounds, _ in counts], np.int64) for end in (0, 1))
+        partial = np.array([count > 1 and side == "made" for _, count in counts])
+        name = lower.tobytes() + upper.tobytes() + partial.tobytes() + bytes([lower.shape[1]])
         if name not in self._blocks:
-            lower, upper = distinct[:, :rank], distinct[:, rank:]
-            self._blocks[name] = _PortBlocks(lower, upper, partial, self._find_axes(lower, upper))
+            self._blocks[name] = _PortBlocks(lower, upper, partial, self._find_axes([bounds for bounds, _ in counts]))
         return name
 
-    def _find_axes(self, lower: Ints, upper: Ints) -> tuple[Ints, ...] | None:
-        """The intervals of each dimension, those of equal ones the same array."""
-        axes = [np.unique(np.stack((lower[:, d], upper[:, d]), 1), axis=0) for d in range(lower.shape[1])]
-        count = functools.reduce(lambda product, axis: product * len(axis), axes, 1)
-        return tuple(self._axes.setdefault(axis.tobytes(), axis) for axis in axes) if count == len(lower) else None
+    def _find_axes(self, blocks: Sequence[tuple[tuple[int, ...], tuple[int, ...]]]) -> tuple[Axis, ...] | None:
+        """The intervals of each dimension, those of equal ones the same object."""
+        dimensions = zip(
+            zip(*(lower for lower, _ in blocks), strict=True),
+            zip(*(upper for _, upper in blocks), strict=True),
+            strict=True,
+        )
+        axes = [tuple(sorted(set(zip(*ends, strict=True)))) for ends in dimensions]
+        if math.prod(map(len, axes)) != len(blocks):
+            return None
+        return tuple(self._axes.setdefault(axis, axis) for axis in axes)
 
     def _find(self, maker: bytes, reader: bytes, itemsize: int) -> float:
         """What `_measure` says; equal layers and operators ask for the same pairs."""
@@ -127,29 +136,29 @@ class EarliestArrivals:
         """Ms after which all that one function specification reads can be at its site: the least of all of them."""
         every, any_partial = bool(made_blocks.partial.all()), bool(made_blocks.partial.any())
         if made_blocks.axes is not None and read_blocks.axes is not None and every == any_partial:
-            common, largest = self._multiply_overlaps(made_blocks.axes, read_blocks.axes)
-            missing = common if every else common - largest
+            missing = self._find_least_missing(made_blocks.axes, read_blocks.axes, partial=every)
         else:
             overlaps = _measure_overlaps(made_blocks, read_blocks)
             nearby = np.where(made_blocks.partial[None], 0, overlaps).max(axis=1)
-            missing = overlaps.sum(axis=1) - nearby
-        entering = int(missing.min()) * itemsize
+            missing = int((overlaps.sum(axis=1) - nearby).min())
+        entering = missing * itemsize
         latency_ms = self._least_latency_ms if any_partial else self._latency_ms
         return latency_ms + entering / self._rate if entering else 0.0
 
-    def _multiply_overlaps(self, made_axes: Sequence[Ints], read_axes: Sequence[Ints]) -> tuple[Ints, Ints]:
-        """For every block that is read, how many elements it has in common with all blocks, and with the one that has
-        most: products over the dimensions."""
-        common = largest = np.ones(1, np.int64)
-        for made_axis, read_axis in zip(made_axes, read_axes, strict=True):
-            key = id(made_axis), id(read_axis)
-            if key not in self._overlaps:
-                upper = np.minimum(made_axis[:, 1], read_axis[:, 1, None])
-                lengths = np.maximum(0, upper - np.maximum(made_axis[:, 0], read_axis[:, 0, None]))
-                self._overlaps[key] = lengths.sum(axis=1), lengths.max(axis=1)
-            in_all, in_one = self._overlaps[key]
-            common, largest = np.multiply.outer(common, in_all).ravel(), np.multiply.outer(largest, in_one).ravel()
-        return common, largest
+    def _find_least_missing(self, made_axes: Sequence[Axis], read_axes: Sequence[Axis], *, partial: bool) -> int:
+        """Of all blocks that are read, the fewest elements that lie in another block than the one that has most of
+        them, or in any one where all are partial copies. Both counts are products over the dimensions."""
+        dimensions = [self._list_overlaps(*axes) for axes in zip(made_axes, read_axes, strict=True)]
+        blocks = (tuple(zip(*lengths, strict=True)) or ((), ()) for lengths in itertools.product(*dimensions))
+        return min(math.prod(in_all) - (0 if partial else math.prod(in_one)) for in_all, in_one in blocks)
+
+    def _list_overlaps(self, made_axis: Axis, read_axis: Axis) -> set[tuple[int, int]]:
+        """For the intervals that are read, how much each has in common with all that are made, and with one at most."""
+        key = id(made_axis), id(read_axis)
+        if key not in self._overlaps:
+            lengths = [[max(0, min(end, u) - max(start, lo)) for lo, u in made_axis] for start, end in read_axis]
+            self._overlaps[key] = {(sum(row), max(row)) for row in lengths}
+        return self._overlaps[key]
 
 
 def _measure_overlaps(made_blocks: _PortBlocks, read_blocks: _PortBlocks) -> Ints:
