@@ -283,9 +283,6 @@ class DimMap:
     index: str | None = None
     span: Callable[[int, int], Interval] = keep
 
-    def bounds(self, chosen: Mapping[str, Interval], extent: int) -> Interval:
-        return (0, extent) if self.index is None else self.span(*chosen[self.index])
-
 
 class MappedOperator(Operator):
     """An operator whose every dimension follows at most one shardable index; it inherits its specs."""
@@ -315,11 +312,17 @@ def _build_blocks(
 ) -> list[TensorType]:
     """The block of one tensor in every function specification; equal blocks are one object."""
     used = [s for s, name in enumerate(names) if any(m.index == name for m in maps)]
+    slots = {names[s]: slot for slot, s in enumerate(used)}
+    dimensions = [  # the slot of a dimension's index in a combination, and the bounds for each of its intervals
+        (slots[m.index], [m.span(*interval) for interval in intervals[names.index(m.index)]])
+        if m.index is not None
+        else (len(used), [(0, extent)])
+        for m, extent in zip(maps, shape, strict=True)
+    ]
     distinct: list[TensorType] = []
-    for combination in product(*(intervals[s] for s in used)):
-        chosen = {names[s]: interval for s, interval in zip(used, combination, strict=True)}
-        bounds = [m.bounds(chosen, extent) for m, extent in zip(maps, shape, strict=True)]
-        distinct.append(TensorType(tuple(lo for lo, _ in bounds), tuple(up for _, up in bounds)))
+    for combination in product(*(range(len(intervals[s])) for s in used), (0,)):
+        bounds = [choices[combination[slot]] for slot, choices in dimensions]
+        distinct.append(TensorType(tuple([lo for lo, _ in bounds]), tuple([up for _, up in bounds])))
     places = [0]
     for s, parts in enumerate(intervals):
         choices = range(len(parts))
