@@ -149,8 +149,11 @@ class EarliestArrivals:
         """Of all blocks that are read, the fewest elements that lie in another block than the one that has most of
         them, or in any one where all are partial copies. Both counts are products over the dimensions."""
         dimensions = [self._list_overlaps(*axes) for axes in zip(made_axes, read_axes, strict=True)]
-        blocks = (tuple(zip(*lengths, strict=True)) or ((), ()) for lengths in itertools.product(*dimensions))
-        return min(math.prod(in_all) - (0 if partial else math.prod(in_one)) for in_all, in_one in blocks)
+        least: int = min(
+            math.prod([in_all for in_all, _ in lengths]) - (0 if partial else math.prod([most for _, most in lengths]))
+            for lengths in itertools.product(*dimensions)
+        )
+        return least
 
     def _list_overlaps(self, made_axis: Axis, read_axis: Axis) -> set[tuple[int, int]]:
         """For the intervals that are read, how much each has in common with all that are made, and with one at most."""
