@@ -109,7 +109,7 @@ class Resource:
     peak_gbs: float | None = None
 
 
-@dataclass(frozen=True)  # no slots: it remembers its routes
+@dataclass(frozen=True)  # no slots: it remembers its routes and its hash
 class Machine:
     """Sites numbered from 0, resources, and latencies in microseconds.
 
@@ -127,6 +127,14 @@ class Machine:
     cores: int | None = None
     measured: str = ""
     memory_limit: int | None = None
+
+    def __hash__(self) -> int:
+        return self._hash
+
+    @cached_property
+    def _hash(self) -> int:
+        """Kept, as that of many pairs takes long, and much is kept by machine."""
+        return hash((self.name, self.sites, self.resources, self.transfer_latency_us, self.kernel_latency_us))
 
     @cached_property
     def routes(self) -> Mapping[Pair, tuple[int, ...]]:

@@ -87,9 +87,7 @@ class NaiveScheduler:
         self._known: dict[Program, tuple[Exchange, tuple[Firing, ...]]] = {}
         self._known_schedules: dict[Hashable, ScheduledExchange] = {}
         self._kept_atoms = 0
-        self._widths = {
-            pair: min(machine.resources[r].gbs for r in crossed) for pair, crossed in machine.routes.items()
-        }
+        self._widths = machine.widths
         # Between the two sites that are closest to each other.
         self._bytes_per_ms = max(self._widths.values(), default=1.0) * BYTES_PER_MS
 

@@ -62,7 +62,8 @@ class Fluid:
         self._private = private  # by lane: its capacity where no other lane crosses its resources, else 0
         # By resource and lane: what else the lane crosses.
         self._crossings = index_crossings(len(capacity), routes) if crossings is None else crossings
-        self._marks: list[list[tuple[float, Job]]] = [[] for _ in range(lanes)]  # by lane: when jobs end, in `served`
+        # By lane: when jobs end, in `served`. Lanes without jobs share a list, as few of many are used.
+        self._marks: list[list[tuple[float, Job]]] = [[]] * lanes
         self._rate = [0.0] * lanes
         self._served = [0.0] * lanes  # bytes that each job of the lane has been given up to `since`
         self._since = [0.0] * lanes
@@ -82,6 +83,7 @@ class Fluid:
         if marks:
             served = self._served[lane] = self._served[lane] + self._rate[lane] * (now - self._since[lane])
         else:  # counting starts at zero, as large sums would cost precision
+            marks = self._marks[lane] = []
             served = self._served[lane] = self._rate[lane] = 0.0
             self._active[lane] = None
             if not self._private[lane]:

@@ -8,7 +8,8 @@ from __future__ import annotations
 
 import dataclasses
 import math
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from functools import lru_cache
 
 from einc.errors import ProgramError
 from einc.exchange.language.checker import check, find_static_faults
@@ -23,7 +24,39 @@ from einc.exchange.simulation.body_run import (
 )
 from einc.exchange.simulation.fluid import Fluid, find_private_capacities, index_crossings
 from einc.machines.adding_switches import find_adding_switches
-from einc.machines.model import BYTES_PER_MS, MS_PER_US, Machine
+from einc.machines.model import BYTES_PER_MS, MS_PER_US, Machine, Pair
+
+
+class _MachineLanes:
+    """The resources of a machine, and the lanes of jobs that cross some of them. The first of both are the HBM of the
+    sites; `of_pairs` has the lane of each pair."""
+
+    def __init__(
+        self, capacity: list[float], paths: dict[tuple[int, ...], int], of_pairs: Mapping[Pair, int], width: int
+    ) -> None:
+        self.capacity, self.paths, self.of_pairs = capacity, paths, of_pairs
+        self._routes = tuple(paths)
+        self._private = find_private_capacities(capacity, self._routes)
+        self._reproducible = [*self._private[:width], *[0.0] * (len(paths) - width)]
+        self._crossings = index_crossings(len(capacity), self._routes)
+
+    def make_fluid(self, *, reproducible: bool = False) -> Fluid:
+        private = self._reproducible if reproducible else self._private
+        return Fluid(self.capacity, self._routes, private, self._crossings, update_all=reproducible)
+
+
+@lru_cache(maxsize=4)
+def _find_lanes(machine: Machine) -> _MachineLanes:
+    """The lanes of all pairs of sites. They are kept, as many programs are simulated on one machine."""
+    width = len(machine.sites)
+    capacity = [site.sustained_gbs * BYTES_PER_MS for site in machine.sites]
+    capacity += [resource.gbs * BYTES_PER_MS for resource in machine.resources]
+    paths: dict[tuple[int, ...], int] = {(site,): site for site in range(width)}
+    of_pairs: dict[Pair, int] = {}
+    for pair, crossed in machine.routes.items():
+        path = tuple(width + resource for resource in crossed)
+        of_pairs[pair] = paths.setdefault(path, len(paths))
+    return _MachineLanes(capacity, paths, of_pairs, width)
 
 
 def simulate(program: Program, machine: Machine) -> Timeline:
@@ -52,16 +85,8 @@ class BodyEvaluator:
         self._numbers = {atom: number for number, atom in enumerate(self._sizes)}
         self._aggregates: dict[Aggregate, NumberedAggregate | None] = {}
         self._actions: dict[Action, NumberedAction | None] = {}
-        # The first resources and lanes are the HBM of the sites.
-        self._capacity = [site.sustained_gbs * BYTES_PER_MS for site in machine.sites]
-        self._capacity += [resource.gbs * BYTES_PER_MS for resource in machine.resources]
-        paths: dict[tuple[int, ...], int] = {(site,): site for site in range(self._width)}
-        self._lanes: dict[tuple[int, int], int] = {}
-        for pair, crossed in machine.routes.items():
-            path = tuple(self._width + resource for resource in crossed)
-            self._lanes[pair] = paths.setdefault(path, len(paths))
-        self._paths = paths
-        self._index_paths()
+        self._lanes = _find_lanes(machine)
+        self._paths = self._lanes.paths.copy()  # with those of switches that copy or add, once an action takes them
         self._transfer_latency = machine.transfer_latency_us * MS_PER_US
         self._kernel_latency = machine.kernel_latency_us * MS_PER_US
         self._initial = [(self._number(entry.aggregate), site) for entry in preamble.holdings for site in entry.sites]
@@ -98,19 +123,12 @@ class BodyEvaluator:
         events = tuple(run.describe_action(number, action) for number, action in enumerate(actions))
         return Timeline(run.now, events, run.copies)
 
-    def _index_paths(self) -> None:
-        """What lanes share; a lane of a switch that copies or adds is known once an action takes it."""
-        self._routes = tuple(self._paths)
-        self._private = find_private_capacities(self._capacity, self._routes)
-        self._crossings = index_crossings(len(self._capacity), self._routes)
-
     def _fluid(self) -> Fluid:
-        return Fluid(self._capacity, self._routes, self._private, self._crossings)
+        return self._lanes.make_fluid()
 
     def _reproducible_fluid(self) -> Fluid:
         """A slower model whose times are equal to the last bit to those of the plain simulator in the tests."""
-        private = [*self._private[: self._width], *(0.0 for _ in self._routes[self._width :])]
-        return Fluid(self._capacity, self._routes, private, self._crossings, update_all=True)
+        return self._lanes.make_fluid(reproducible=True)
 
     def _run(self, actions: Iterable[Action], limit: float, make_fluid: Callable[[], Fluid]) -> BodyRun | None:
         """None where an action cannot be part of any valid program, or a requirement cannot be met by any program."""
@@ -125,10 +143,10 @@ class BodyEvaluator:
             if translated is None:
                 return None
             numbered.append(translated)
-        if len(self._routes) < len(self._paths):
-            self._index_paths()
+        if len(self._lanes.paths) < len(self._paths):
+            self._lanes = _MachineLanes(self._lanes.capacity, self._paths.copy(), self._lanes.of_pairs, self._width)
         run = BodyRun(numbered, make_fluid(), self._transfer_latency, self._kernel_latency)
-        run.hbm = self._capacity
+        run.hbm = self._lanes.capacity
         run.required = self._required
         for aggregate, site in self._initial:
             assert aggregate is not None, "the sizes in IN have been checked"
@@ -138,7 +156,7 @@ class BodyEvaluator:
 
     def _translate(self, action: Action) -> NumberedAction | None:
         aggregate = self._number(action.aggregate)
-        source, lanes = action.source, self._lanes
+        source, lanes = action.source, self._lanes.of_pairs
         if aggregate is None or not self._sites.issuperset(action.sites):
             return None
         if action.uses_switch:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Set
 from typing import Any
 
 from einc.machines.model import Machine, Resource
@@ -13,7 +14,8 @@ def describe_places(machine: Machine) -> Document:
     """Sites with their memory and peaks, and resources with their pairs and their shape.
 
     The shape is `link` (one pair), `out` or `in` (all that leaves or reaches one site), or `path` (anything else, which
-    several pairs share).
+    several pairs share). `pairs` are listed, or, where they are all pairs of some sites with some others, given as
+    `{"from", "to"}`: ranges of sites, each as its first site and the one after its last.
     """
     return {
         "name": machine.name,
@@ -30,11 +32,26 @@ def describe_places(machine: Machine) -> Document:
                 "name": resource.name,
                 "gbs": resource.gbs,
                 "shape": _find_shape(resource),
-                "pairs": [list(pair) for pair in resource.pairs],
+                "pairs": _write_pairs(resource),
             }
             for resource in machine.resources
         ],
     }
+
+
+def _write_pairs(resource: Resource) -> list[list[int]] | dict[str, list[int]]:
+    sources, targets = ({pair[end] for pair in resource.pairs} for end in (0, 1))
+    every = {(a, b) for a in sources for b in targets if a != b}
+    if len(every) == 1 or every != set(resource.pairs):
+        return [list(pair) for pair in resource.pairs]
+    return {"from": _find_ranges(sources), "to": _find_ranges(targets)}
+
+
+def _find_ranges(sites: Set[int]) -> list[int]:
+    """The first site, and the one after the last, of every run of neighbours."""
+    starts = sorted(site for site in sites if site - 1 not in sites)
+    ends = sorted(site + 1 for site in sites if site + 1 not in sites)
+    return [site for run in zip(starts, ends, strict=True) for site in run]
 
 
 def _find_shape(resource: Resource) -> str:

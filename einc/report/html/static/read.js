@@ -12,7 +12,11 @@ const plan = raw.document
       Object.entries(raw.document).map(([name, field]) => [name, Array.isArray(field) ? field.map(readRow) : field]),
     )
   : null;
-const machine = raw.machine;
+
+// Pairs of a resource that are all of some sites with some others are written as ranges of these.
+const readRanges = (ranges) => ranges.flatMap((first, n) => (n % 2 ? [] : Array.from({ length: ranges[n + 1] - first }, (_, k) => first + k)));
+const readPairs = (pairs) => (pairs.from ? readRanges(pairs.from).flatMap((a) => readRanges(pairs.to).filter((b) => b !== a).map((b) => [a, b])) : pairs);
+const machine = raw.machine && { ...raw.machine, resources: raw.machine.resources.map((resource) => ({ ...resource, pairs: readPairs(resource.pairs) })) };
 
 // Columns whose values stand there several times in turn are written as values and counts.
 const readColumn = (column) => (column && column.runs ? column.runs.flatMap((value, n) => (n % 2 ? [] : Array(column.runs[n + 1]).fill(value))) : column);
