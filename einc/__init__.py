@@ -10,12 +10,12 @@ from einc_runtime.version import VERSION as __version__
 
 TYPE_CHECKING = False  # as in `typing`, which takes longer to import than the rest
 if TYPE_CHECKING:
-    from einc.api import Graph, Plan, Tensor, compile, compileGraph, createGraph, grad, tensorDesc
+    from einc.api import Graph, Plan, Tensor, compile, compileGraph, createGraph, grad, readStateDict, tensorDesc
     from einc.importers.pytorch.importing import from_torch
 
 __all__ = [
     "Graph", "Plan", "Tensor", "__version__", "compile", "compileGraph", "createGraph", "from_torch", "grad",
-    "tensorDesc",
+    "readStateDict", "tensorDesc",
 ]  # fmt: skip
 
 

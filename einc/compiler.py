@@ -171,7 +171,8 @@ class Compiled:
         """The answer of the selector `fastest`, which builds device programs to choose a plan."""
         return self._competing[1]
 
-    def _find_fastest(self, graph: Graph, machine: Machine) -> SelectedPlan:
+    def _find_fastest(self, graph: Graph, machine: Machine, part: str = "") -> SelectedPlan:
+        """The fastest plan of a graph; `part` is what progress says of one that is not the whole."""
         from einc.search.idle_site import find_fastest_or_idle
 
         options = self.options
@@ -185,7 +186,7 @@ class Compiled:
             seed=options.seed,
             pins=options.pins,
             input_placement=options.input_placement,
-            progress=self._report_search,
+            progress=lambda step, best_ms: self._report_search(step + part, best_ms),
             report=self._report,
         )
 

@@ -18,6 +18,9 @@ from einc.api.compiling import compileGraph, createGraph, grad, tensorDesc
 from einc.api.graph import Graph
 from einc.api.models import compile
 from einc.api.plan import Plan
+from einc.api.state_dict import readStateDict
 from einc.api.tensor import Tensor
 
-__all__ = ["Graph", "Plan", "Tensor", "compile", "compileGraph", "createGraph", "grad", "tensorDesc"]
+__all__ = [
+    "Graph", "Plan", "Tensor", "compile", "compileGraph", "createGraph", "grad", "readStateDict", "tensorDesc",
+]  # fmt: skip

@@ -45,7 +45,8 @@ class Plan:
     proposals: tuple[str, ...] = ()
     graph: ComputationGraph | None = field(default=None, repr=False, compare=False)
     stored_shapes: Mapping[str, tuple[int, ...]] = field(default_factory=dict, repr=False, compare=False)
-    _steps: list[int] = field(default_factory=lambda: [0], init=False, repr=False, compare=False)
+    _losses: list[float] = field(default_factory=list, init=False, repr=False, compare=False)
+    _parts: list[float] = field(default_factory=list, init=False, repr=False, compare=False)
 
     def __repr__(self) -> str:
         bundle = self.bundle
@@ -117,24 +118,54 @@ class Plan:
         is part n of a step of so many, counted from 1, for a plan of `compile(..., accumulate=True)`: the last one
         changes the weights. Raises ArrayFault as `run` does.
         """
-        from einc.training.control import CHANGES, SHARE
-        from einc.training.steps import LEARNING_RATE, STEP
+        from einc.training.control import SHARE
+        from einc.training_runs.step import list_data_inputs, run_part
         from einc_runtime.errors import ArrayFault
 
-        inputs = [tensor.name for tensor in self.session.inputs]
-        if LEARNING_RATE not in inputs:
-            raise ArrayFault("the plan is no training step", hint='compile(model, train="loss", optimizer="adamw")')
-        (part, parts), step = accumulate, self._steps[0] + 1
-        if not 1 <= part <= parts or (parts > 1 and SHARE not in inputs):
+        given_arrays = _name_arrays(list_data_inputs(self.session), arrays, named)
+        part, parts = accumulate
+        adds_up = SHARE in {tensor.name for tensor in self.session.inputs}
+        if not 1 <= part <= parts or (parts > 1 and not adds_up):
             hint = 'compile(model, train="loss", optimizer="adamw", accumulate=True) makes a plan that adds up parts'
             raise ArrayFault(f"the plan makes no part {part} of {parts} of a step", hint=hint)
-        scalars = {LEARNING_RATE: learning_rate, STEP: float(step), SHARE: 1 / parts, CHANGES: part == parts}
-        given_arrays = _name_arrays([name for name in inputs if name not in scalars], arrays, named)
-        inputs_of_step = given_arrays | {name: _scalar(value) for name, value in scalars.items() if name in inputs}
-        loss = self.session.outputs[0].name
-        result = self.session.run(inputs_of_step, [loss])
-        self._steps[0] = step if part == parts else step - 1
-        return float(result[loss])
+        step, last = len(self._losses) + 1, part == parts
+        loss = run_part(self.session, given_arrays, step, learning_rate, share=1 / parts, changes=last)
+        self._parts[part - 1 :] = [loss]
+        if last:
+            self._losses.append(sum(self._parts) / len(self._parts))
+            self._parts.clear()
+        return loss
+
+    def evaluate(self, *arrays: Any, **named: Any) -> float:
+        """The loss of a training step on held-out arrays, which are as for `trainStep`: weights, and what the optimizer
+        keeps, stay as they are. Raises ArrayFault as `run` does."""
+        from einc.training_runs.step import list_data_inputs, measure_loss
+
+        given_arrays = _name_arrays(list_data_inputs(self.session), arrays, named)
+        return measure_loss(self.session, [given_arrays], len(self._losses))
+
+    def saveCheckpoint(self, path: str | os.PathLike[str]) -> None:
+        """Write weights, what the optimizer keeps, and the losses of all steps as a safetensors file, whole or not at
+        all. `loadCheckpoint` goes on from there, `loadWeights` and `einc run --weights` take its weights, and
+        `einc.readStateDict` those of a module. Raises WriteFault."""
+        from einc.training_runs.checkpoints import NO_DATA, RunProgress, write_states
+        from einc.training_runs.step import list_data_inputs
+
+        list_data_inputs(self.session)
+        write_states(path, self.session, RunProgress(0, NO_DATA, list(self._losses)))
+
+    def loadCheckpoint(self, path: str | os.PathLike[str]) -> Plan:
+        """Load what `saveCheckpoint` or `einc train` has written; the next step has the number after its last one.
+        Returns the plan. Raises ArrayFault for a file that is none of this plan's; nothing is loaded then."""
+        from pathlib import Path
+
+        from einc.training_runs.checkpoints import read_checkpoint
+        from einc.training_runs.step import list_data_inputs
+
+        list_data_inputs(self.session)
+        self._losses[:] = read_checkpoint(Path(path), self.session).losses
+        self._parts.clear()
+        return self
 
     def stateDict(self) -> dict[str, Any]:
         """The weights of a training step as they are now, as tensors of torch by their names in the module that was
@@ -230,9 +261,3 @@ def _name_arrays(names: Sequence[str], arrays: Sequence[Any], named: Mapping[str
         how = "in a mapping" if len(ordered) > len(arrays) else "in the order of the inputs"
         raise ArrayFault(f"input {', '.join(twice)} is given {how} and by its name")
     return {**ordered, **named}
-
-
-def _scalar(value: float | bool) -> np.ndarray[Any, np.dtype[Any]]:
-    import numpy as np
-
-    return np.array(value, bool if isinstance(value, bool) else np.float32)

@@ -44,7 +44,7 @@ def describe_parallelism(bundle: Bundle) -> dict[str, Any] | None:
     part = work / kinds.total()
     return {
         "data": data, "tensor": tensor, "part": part, "copies": copies,
-        "name": _name(data, tensor, copies, sites) if part >= NAMED_PART else None,
+        "name": _name(data, tensor, copies, sites) if part >= NAMED_PART and data * tensor > 1 else None,
     }  # fmt: skip
 
 

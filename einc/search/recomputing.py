@@ -7,6 +7,7 @@ from dataclasses import dataclass, field
 from functools import cached_property
 
 from einc.graph.graph import Graph
+from einc.graph.layers import LAYERS
 from einc.logical.optimize import optimize
 from einc.logical.plan import LogicalPlan
 from einc.machines.model import Machine
@@ -30,7 +31,8 @@ class StepSearch:
     """The search for the plan of a training step: the step of the model, that of a few of its layers if it has more,
     its loss, and the machine with its sites.
 
-    `fuse` makes a graph ready for planning, `search` plans it for a machine, `find_kept` plans the step as it is, and
+    `fuse` makes a graph ready for planning, `search` plans it for a machine, and says of its progress which part of the
+    step that is, `find_kept` plans the step as it is, and
     `build` makes the program of a plan. `may_recompute` says whether values may be computed again.
     """
 
@@ -41,7 +43,7 @@ class StepSearch:
     machine: Machine
     sites: int
     fuse: Callable[[Graph], Graph]
-    search: Callable[[Graph, Machine], SelectedPlan]
+    search: Callable[[Graph, Machine, str], SelectedPlan]
     find_kept: Callable[[], tuple[Graph, SelectedPlan]]
     build: Callable[[LogicalPlan], DeviceProgram]
     report: Callable[[str], None]
@@ -96,12 +98,12 @@ class StepSearch:
         """The graph of a level, its plan, and the bytes of a site that are needed if none fits, as far as known."""
         graph = self._make_graph(level)
         if self.small is None or len(graph.nodes) < MIN_LAYERED:
-            graph, selected = self.find_kept() if level[0] == "none" else (graph, self.search(graph, self.machine))
+            graph, selected = self.find_kept() if level[0] == "none" else (graph, self.search(graph, self.machine, ""))
             return graph, selected, _find_least_memory(selected)
         step = LayeredStep(graph, self.fuse(recompute(self.small, self.loss, level[0])))
         machine, omitted = step.limit_memory(self.machine, self.sites), step.measure_omitted(self.sites)
         if machine is not None:
-            selected = self.search(step.small_graph, machine)
+            selected = self.search(step.small_graph, machine, f" of {LAYERS} layers")
             if selected.program is not None:
                 return graph, step.expand(selected.plan, self.build), 0
             omitted += _find_least_memory(selected)

@@ -56,6 +56,7 @@ class TokenBatches:
         if self._samples < 1:
             message = f"it has {len(self._tokens)} tokens, and a sample takes {length + 1}"
             raise ArrayFault(message, where=path, hint="give more tokens, or compile a step for shorter sequences")
+        _require_batch(self._samples, self._count, f"samples of {length} tokens", path)
         self.fingerprint = make_fingerprint([path])
 
     def draw(self, step: int) -> dict[str, Array]:
@@ -90,11 +91,20 @@ class RowBatches:
         self._samples, self._count = rows.pop(), counts.pop()
         if self._samples < 1 or self._samples > MAX_SAMPLES:
             raise ArrayFault(f"an array of 1 to {MAX_SAMPLES:,} rows is expected, found {self._samples:,}")
+        _require_batch(self._samples, self._count, "rows", paths[next(iter(paths))])
         self.fingerprint = make_fingerprint([paths[name] for name in sorted(paths)])
 
     def draw(self, step: int) -> dict[str, Array]:
         rows = choose_samples(self._seed, self._samples, self._count, step)
         return {name: np.ascontiguousarray(array[rows]) for name, array in self._arrays.items()}
+
+
+def _require_batch(samples: int, count: int, what: str, path: str) -> None:
+    """Raises ArrayFault where every step would get some samples twice."""
+    if samples < count:
+        hint = f"give {count:,} or more, or compile a step with a smaller batch"
+        message = f"it has {samples:,} {what}, and a step takes {count:,}: it would get some of them twice"
+        raise ArrayFault(message, where=path, hint=hint)
 
 
 def open_batches(bundle: Bundle, arguments: Sequence[str], seed: int, length: int | None = None) -> Batches:

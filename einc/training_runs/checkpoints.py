@@ -7,6 +7,7 @@ names that begin with `training.`, which no tensor of a text has.
 
 from __future__ import annotations
 
+import os
 import re
 from collections import Counter
 from collections.abc import Mapping, Sequence
@@ -29,6 +30,8 @@ Array = np.ndarray[Any, np.dtype[Any]]
 CHECKPOINT_FILE = "step-{:08d}.safetensors"
 _CHECKPOINT_NAME = re.compile(r"step-(\d{8})\.safetensors")
 FACTS_PREFIX = "training."
+NO_DATA = bytes(32)
+"""The fingerprint of the data of a loop of one's own, which nobody knows."""
 _PLAIN = re.compile(r"[^\[\]*]+(\[\d+:\d+\])?")
 """Names in weight files of one tensor, or of some of its rows, which readers put together with others."""
 
@@ -50,6 +53,12 @@ class RunProgress:
         """The steps that were made."""
         return len(self.losses)
 
+    @property
+    def held_out_loss(self) -> float | None:
+        """The held-out loss after the last step; None where none was taken then: that of an earlier step is of other
+        weights."""
+        return dict(self.evaluations).get(self.step)
+
 
 def name_in_file(tensors: Sequence[Tensor]) -> dict[str, str]:
     """What states are called in a checkpoint, by their names in the plan."""
@@ -67,6 +76,13 @@ def write_checkpoint(folder: Path, session: Session, progress: RunProgress, keep
 
     Of several processes, all take part and one `writes`. Raises WriteFault.
     """
+    write_states(folder / CHECKPOINT_FILE.format(progress.step), session, progress, writes=writes)
+    for path in list_checkpoints(folder)[:-keep] if writes else ():
+        path.unlink(missing_ok=True)
+
+
+def write_states(path: str | os.PathLike[str], session: Session, progress: RunProgress, *, writes: bool = True) -> None:
+    """Writes the states of a session and the progress of its run, whole or not at all. Raises WriteFault."""
     names = name_in_file(session.states)
     arrays: dict[str, Array] = {names[tensor.name]: session.offload(tensor.name) for tensor in session.states}
     if not writes:
@@ -77,9 +93,7 @@ def write_checkpoint(folder: Path, session: Session, progress: RunProgress, keep
     arrays[f"{FACTS_PREFIX}seed"] = np.array(progress.seed, np.int64)
     arrays[f"{FACTS_PREFIX}data"] = np.frombuffer(progress.fingerprint, "<i4").astype(np.int32)
     weights = [describe_weight(name, array) for name, array in arrays.items()]
-    write_file(str(folder / CHECKPOINT_FILE.format(progress.step)), lambda stream: write_weights(stream, weights))
-    for path in list_checkpoints(folder)[:-keep]:
-        path.unlink(missing_ok=True)
+    write_file(str(path), lambda stream: write_weights(stream, weights))
 
 
 def list_checkpoints(folder: Path) -> list[Path]:

@@ -7,16 +7,14 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
 
-import numpy as np
-
-from einc.training.control import CHANGES, SHARE
-from einc.training.steps import LEARNING_RATE, STEP
-from einc.training_runs.batches import Array, Batches
+from einc.training.control import SHARE
+from einc.training.steps import LEARNING_RATE
+from einc.training_runs.batches import Batches
 from einc.training_runs.checkpoints import RunProgress, write_checkpoint
 from einc.training_runs.settings import RunSettings, find_rate
+from einc.training_runs.step import measure_loss, run_part
 from einc_runtime.errors import RuntimeFault, UsageFault
 from einc_runtime.execution.session import Session
-from einc_runtime.plan.states import is_weight
 
 
 class DivergedFault(RuntimeFault):
@@ -64,29 +62,15 @@ class TrainingRun:
         """The mean loss of the parts of a step, which are the samples that one run of all of them would have."""
         parts, rate = self.settings.accumulate, find_rate(self.settings, step)
         first = (step - 1) * parts + 1
-        losses = [self._run_part(self.batches, first + n, step, rate, last=n == parts - 1) for n in range(parts)]
+        losses = [
+            run_part(self.session, self.batches.draw(first + n), step, rate, share=1 / parts, changes=n == parts - 1)
+            for n in range(parts)
+        ]
         return math.fsum(losses) / parts
 
-    def _run_part(self, batches: Batches, sample: int, step: int, rate: float, *, last: bool) -> float:
-        names = {tensor.name for tensor in self.session.inputs}
-        scalars = {
-            LEARNING_RATE: np.float32(rate), STEP: np.float32(step),
-            SHARE: np.float32(1 / self.settings.accumulate), CHANGES: np.bool_(last),
-        }  # fmt: skip
-        arrays: dict[str, Array] = batches.draw(sample)
-        arrays |= {name: np.asarray(value) for name, value in scalars.items() if name in names}
-        self.session.load_all(arrays)
-        self.session.execute()
-        return float(self.session.offload(self.session.outputs[0].name))
-
     def _evaluate(self, held_out: Batches) -> float:
-        """The mean loss of held-out samples. Steps with a learning rate of 0 leave all weights as they are; what the
-        optimizer keeps is put back."""
-        kept = self.session.copy_states([t.name for t in self.session.states if not is_weight(t)])
-        count = self.settings.evaluate_batches
-        losses = [self._run_part(held_out, n + 1, self.progress.step, 0.0, last=False) for n in range(count)]
-        self.session.put_back(kept)
-        return math.fsum(losses) / count
+        numbers = range(1, self.settings.evaluate_batches + 1)
+        return measure_loss(self.session, map(held_out.draw, numbers), self.progress.step)
 
 
 def require_training_step(session: Session, accumulate: int) -> None:

@@ -5,6 +5,7 @@ Their gradients are compared in live_model_gradients.py.
 
 from __future__ import annotations
 
+from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -14,6 +15,7 @@ from torch import nn
 from torch.nn import functional
 
 import einc
+from einc.errors import ModelError, UsageError
 
 
 def square(result: torch.Tensor) -> torch.Tensor:
@@ -37,6 +39,45 @@ def test_rows_and_shapes_of_attention_come_back() -> None:
     other.load_state_dict(plan.stateDict())
     for mine, theirs in zip(other.parameters(), module.parameters(), strict=True):
         torch.testing.assert_close(mine, theirs, rtol=1e-4, atol=1e-5)
+
+
+def test_a_checkpoint_becomes_the_weights_of_a_module(tmp_path: Path) -> None:
+    torch.manual_seed(0)
+    module, x = nn.TransformerEncoderLayer(12, 3, 20, dropout=0.0, batch_first=True).eval(), torch.randn(2, 5, 12)
+    model = einc.from_torch(module, (x,), loss=square)
+    plan = einc.compile(model, "host", 2, train="loss", optimizer="sgd", selector="eindecomp", schedule="naive")
+    plan.trainStep(x, learning_rate=1e-2)
+    path = tmp_path / "own.safetensors"
+    plan.saveCheckpoint(path)
+    weights = einc.readStateDict(path, module)
+    other = nn.TransformerEncoderLayer(12, 3, 20, dropout=0.0, batch_first=True).eval()
+    other.load_state_dict(weights)
+    assert float(square(other(x)).detach()) == pytest.approx(plan.evaluate(x), rel=1e-5)
+    with pytest.raises(UsageError, match="no weight of the file"):
+        einc.readStateDict(path, nn.Linear(3, 4, bias=False))
+    with pytest.raises(UsageError, match=r"norm1.bias has 12 elements.*\[8\]"):
+        einc.readStateDict(path, nn.ModuleDict({"norm1": nn.LayerNorm(8)}))
+
+
+class Record(nn.Module):
+    """It returns no tensor, but a record with one."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.linear = nn.Linear(7, 5)
+
+    def forward(self, x: torch.Tensor) -> dict[str, torch.Tensor]:
+        return {"kept": x, "logits": self.linear(x)}
+
+
+def test_what_cannot_be_trained_as_it_is_says_what_to_do() -> None:
+    with torch.device("meta"):
+        module = nn.Linear(7, 5)
+    with pytest.raises(ModelError, match=r"2 weights have no elements.*\n.*load_state_dict"):
+        einc.from_torch(module, (torch.ones(3, 7),))
+    targets = (torch.zeros(3, dtype=torch.int64),)
+    with pytest.raises(ModelError, match=r"a dict with kept, logits.*\n.*result\['logits'\].*labels="):
+        einc.from_torch(Record(), (torch.ones(3, 7),), loss=functional.cross_entropy, targets=targets)
 
 
 class SharedRows(nn.Module):

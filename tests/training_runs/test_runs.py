@@ -10,7 +10,7 @@ from typing import Any
 
 import numpy as np
 import pytest
-from safetensors.numpy import load_file
+from safetensors.numpy import load_file, save_file
 
 import einc as es
 from einc.cli.main import main
@@ -96,6 +96,49 @@ def test_held_out_losses_change_nothing(folder: Path) -> None:
             np.testing.assert_array_equal(found[0][name], array)
 
 
+def test_a_loop_of_ones_own(folder: Path) -> None:
+    """Held-out losses change nothing, and a checkpoint goes on with the same bits, in a loop as in the command."""
+    options = {"train": "loss", "optimizer": "adamw", "selector": "eindecomp", "schedule": "naive"}
+    first, second = (es.compile(LETTERS, "host", 2, **options) for _ in range(2))
+    batches = open_batches(first.bundle, ["tokens.npy"], 0)
+    first.loadWeights(make_weights(first.bundle, "init:3"))
+    losses = [first.trainStep(**batches.draw(n), learning_rate=0.02) for n in (1, 2)]
+    held_out = batches.draw(9)
+    loss = first.evaluate(**held_out)
+    assert losses[1] != first.evaluate(**held_out) == loss
+    first.saveCheckpoint("own.safetensors")
+    assert second.loadCheckpoint("own.safetensors").evaluate(**held_out) == loss
+    more = [[plan.trainStep(**batches.draw(n), learning_rate=0.02) for n in (3, 4, 5)] for plan in (first, second)]
+    assert more[0] == more[1]
+    names = [tensor.name for tensor in first.session.states]
+    assert all((first.session.offload(name) == second.session.offload(name)).all() for name in names)
+    Path("run").mkdir()
+    first.saveCheckpoint("run/step-00000005.safetensors")
+    assert load_file("run/step-00000005.safetensors")["training.losses"].tolist() == [*losses, *more[0]]
+    with pytest.raises(ArrayFault, match="it has no"):
+        second.loadCheckpoint(write_other_file())
+    assert second.trainStep(**batches.draw(6), learning_rate=0.02) == first.trainStep(
+        **batches.draw(6), learning_rate=0.02
+    )
+
+
+def write_other_file() -> str:
+    save_file({"wte.weight": np.zeros((11, 6), "f4")}, "other.safetensors")
+    return "other.safetensors"
+
+
+def test_a_resumed_run_tells_no_held_out_loss_of_earlier_weights(
+    folder: Path, capfd: pytest.CaptureFixture[str]
+) -> None:
+    assert train("--checkpoints", "run", steps=4) == 0
+    words = ["train", "step.bin", "--data", "tokens.npy", "--rate", "0.02", "--checkpoints", "run", "--resume"]
+    capfd.readouterr()
+    assert main([*words, "--steps", "4", "--json"]) == 0
+    assert json.loads(capfd.readouterr().out)["held_out_loss"] is not None
+    assert main([*words, "--steps", "5", "--json"]) == 0
+    assert json.loads(capfd.readouterr().out)["held_out_loss"] is None
+
+
 def test_factors_of_norms_begin_as_1(plan: es.Plan) -> None:
     weights = make_weights(plan.bundle, "init:3")
     assert (weights["gain"] == 1).all()
@@ -158,6 +201,7 @@ DATA: dict[str, tuple[Callable[[], object], str]] = {
     "floats": (lambda: np.save("tokens.npy", np.zeros(99)), "text of tokens"),
     "negative": (lambda: np.save("tokens.npy", np.full(99, -1)), "0 or more"),
     "too short": (lambda: np.save("tokens.npy", np.zeros(8, "i8")), "a sample takes 9"),
+    "less than a step": (lambda: np.save("tokens.npy", np.zeros(17, "i8")), "2 samples of 8 tokens.* takes 3"),
     "objects": (lambda: np.save("tokens.npy", np.array([{}]), allow_pickle=True), "type"),
     "cut short": (lambda: Path("tokens.npy").write_bytes(Path("tokens.npy").read_bytes()[:-5]), "is cut short"),
 }  # fmt: skip
@@ -191,6 +235,10 @@ def test_rows_of_inputs(folder: Path) -> None:
     assert losses[-1] < 0.02 * losses[0]
     np.save("t.npy", np.zeros(9, "f4"))
     with pytest.raises(ArrayFault, match="as many rows"):
+        open_batches(step.bundle, ["x=x.npy", "t=t.npy"], 5)
+    for name, array in (("x.npy", x[:3]), ("t.npy", np.zeros(3, "f4"))):
+        np.save(name, array)
+    with pytest.raises(ArrayFault, match="3 rows, and a step takes 4"):
         open_batches(step.bundle, ["x=x.npy", "t=t.npy"], 5)
     assert RunProgress(0, b"").step == 0
 

@@ -194,7 +194,7 @@ def _train(options: TrainOptions, settings: RunSettings, world: World | None) ->
     write_files(progress)
     if not leads:
         return
-    held = progress.evaluations[-1][1] if progress.evaluations else None
+    held = progress.held_out_loss
     document = {
         "steps": progress.step, "from_step": first, "first_loss": progress.losses[0], "loss": progress.losses[-1],
         "held_out_loss": held, "backend": session.backend,
@@ -298,7 +298,8 @@ def _show_steps(settings: RunSettings, first: int, *, shown: bool) -> Iterator[C
         task = bar.add_task("training", total=settings.steps, completed=first)
 
         def show(progress: RunProgress) -> None:
-            held = f", held-out {progress.evaluations[-1][1]:.4g}" if progress.evaluations else ""
+            at, loss = progress.evaluations[-1] if progress.evaluations else (0, 0.0)
+            held = f", held-out {loss:.4g} after {at:,}" if at else ""
             bar.update(task, completed=progress.step, description=f"loss {progress.losses[-1]:.4g}{held}")
 
         yield show

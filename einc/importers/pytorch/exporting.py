@@ -67,6 +67,8 @@ def export_module(
                         else empty
                     )
             torch.export.save(exported, path)
+        except ModelError:
+            raise
         except Exception as error:  # torch raises errors of many kinds for what it cannot export
             words = str(error).strip() or type(error).__name__
             problem = f"torch.export cannot export the module: {words.splitlines()[0][:300]}"
@@ -119,7 +121,13 @@ def join_loss(module: Any, loss: Callable[..., Any], count: int, keywords: Seque
             self.add_module(JOINED_MODULE, module)
 
         def forward(self, *args: Any, **kwargs: Any) -> Any:
-            return loss(module(*args[:count], **kwargs), *args[count:])
+            result = module(*args[:count], **kwargs)
+            try:
+                return loss(result, *args[count:])
+            except (TypeError, AttributeError) as error:
+                if isinstance(result, torch.Tensor):
+                    raise
+                raise ModelError([_describe_record(result, error)]) from error
 
     joined = WithLoss()
     signature = _join_signatures(module.forward, getattr(loss, "forward", loss), count, keywords, targets)
@@ -128,6 +136,26 @@ def join_loss(module: Any, loss: Callable[..., Any], count: int, keywords: Seque
         forward.__signature__ = signature
         joined.__dict__["forward"] = forward
     return joined
+
+
+def _describe_record(result: Any, error: Exception) -> Diagnostic:
+    """Why a loss does not take what a module returns, if that is no tensor, and what to do."""
+    is_record = dataclasses.is_dataclass(result) or isinstance(result, Mapping)
+    names = [str(name) for name in (result if isinstance(result, Mapping) else vars(result))] if is_record else []
+    hint = f"a function takes one of it: loss=lambda result, target: ... result{_write_access(result, names)} ..."
+    if "logits" in names:
+        hint += "; a model of transformers makes its own loss of labels: give it labels=... in kwargs, and no loss"
+    fields = f" with {', '.join(names[:5])}" if names else ""
+    problem = f"the loss does not take the module's result, a {type(result).__name__}{fields}: {str(error)[:200]}"
+    return Diagnostic(problem, hint=hint)
+
+
+def _write_access(result: Any, names: Sequence[str]) -> str:
+    """How a function gets a tensor of a record or of a tuple."""
+    if not names:
+        return "[0]"
+    first = "logits" if "logits" in names else names[0]
+    return f".{first}" if hasattr(result, first) else f"[{first!r}]"
 
 
 def _join_signatures(

@@ -10,7 +10,7 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, BinaryIO
 
-from einc.errors import ModelWarning
+from einc.errors import Diagnostic, ModelError, ModelWarning
 from einc.importers.pytorch.archive import Elements, ExportArchive
 from einc.importers.pytorch.convert import ConvertedModule, TextNames, convert_archive
 from einc.importers.pytorch.exporting import JOINED_MODULE, export_module, join_loss
@@ -75,6 +75,7 @@ def from_torch(
     inputs, as in `torch.nn.functional.cross_entropy(result, target)`. Raises MissingFault without torch, and ModelError
     for what cannot be exported, or computes what einc cannot say.
     """
+    _require_elements(module)
     named = module.named_parameters(remove_duplicate=False)  # a weight of several names is stored under one of them
     trained = {key for key, value in named if value.requires_grad}
     name = name or type(module).__name__
@@ -96,6 +97,16 @@ def from_torch(
         weights = {key.removeprefix(f"{JOINED_MODULE}."): array for key, array in weights.items()}
     parameters = tuple(sorted(trained))
     return TorchModel(text, weights, converted.inputs, converted.outputs, converted.notes, parameters, converted.dims)
+
+
+def _require_elements(module: Any) -> None:
+    """Raises ModelError for a module on the meta device, whose weights have shapes and no elements."""
+    empty = [name for name, weight in (*module.named_parameters(), *module.named_buffers()) if weight.is_meta]
+    if empty:
+        count = format_count(len(empty), "weight")
+        problem = f"the module is on the meta device: {count} have no elements, {empty[0]} for one"
+        hint = "build it on the CPU, without torch.device('meta'), and load its weights: load_state_dict(...)"
+        raise ModelError([Diagnostic(problem, hint=hint)])
 
 
 def _warn_of_training(module: Any) -> None:
