@@ -55,7 +55,7 @@ def test_a_checkpoint_becomes_the_weights_of_a_module(tmp_path: Path) -> None:
     assert float(square(other(x)).detach()) == pytest.approx(plan.evaluate(x), rel=1e-5)
     with pytest.raises(UsageError, match="no weight of the file"):
         einc.readStateDict(path, nn.Linear(3, 4, bias=False))
-    with pytest.raises(UsageError, match=r"norm1.bias has 12 elements.*\[8\]"):
+    with pytest.raises(UsageError, match=r"norm1.weight has 12 elements.*\[8\]"):
         einc.readStateDict(path, nn.ModuleDict({"norm1": nn.LayerNorm(8)}))
 
 
