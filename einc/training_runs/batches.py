@@ -99,11 +99,11 @@ class RowBatches:
         return {name: np.ascontiguousarray(array[rows]) for name, array in self._arrays.items()}
 
 
-def _require_batch(samples: int, count: int, what: str, path: str) -> None:
+def _require_batch(samples: int, count: int, unit: str, path: str) -> None:
     """Raises ArrayFault where every step would get some samples twice."""
     if samples < count:
         hint = f"give {count:,} or more, or compile a step with a smaller batch"
-        message = f"it has {samples:,} {what}, and a step takes {count:,}: it would get some of them twice"
+        message = f"it has {samples:,} {unit}, and a step takes {count:,}: it would get some of them twice"
         raise ArrayFault(message, where=path, hint=hint)
 
 
