@@ -63,6 +63,7 @@ PROVIDERS: dict[str, dict[str, tuple[str, str]]] = {
         "recurrence": ("einc_runtime.kernels.llvm.recurrence", "build_recurrence"),
         "append": ("einc_runtime.kernels.llvm.moves", "build_append"),
         "reshape": ("einc_runtime.kernels.llvm.moves", "build_reshape"),
+        "topk": ("einc_runtime.kernels.llvm.ranking", "build_topk"),
     },
 }
 """Provider -> kernel name -> module and builder."""

@@ -20,8 +20,8 @@ from einc_runtime.kernels.registry import prepare, prepare_aggregate, prepare_jo
 from einc_runtime.plan.joint_aggregation import aggregation_groups
 from einc_runtime.plan.schema import AggregateTask, AnyTask, Bundle, CopyTask, KernelTask, Region, TransferTask
 
-MANY_OPERATIONS = 48
-"""In a plan with so many operations, all are machine code that can be, however small they are. Most are in any case,
+MANY_TASKS = 48
+"""In a plan with so many tasks, all are machine code that can be, however small they are. Most are in any case,
 and one that needs the interpreter holds up the others for longer than it takes itself."""
 
 
@@ -33,7 +33,7 @@ class TaskKernels:
         self._groups = aggregation_groups(bundle)
 
     def prepare(self, item: RewrittenTask) -> Kernel:
-        repetitions = ANY_NUMBER if len(self._bundle.operations) >= MANY_OPERATIONS else item.same_code
+        repetitions = ANY_NUMBER if len(self._bundle.tasks) >= MANY_TASKS else item.same_code
         with task_errors.locate_faults(item.origin, item.task):
             if item.then is not None and isinstance(item.task, KernelTask):
                 joined = self._make_joined(item.task, item.then)

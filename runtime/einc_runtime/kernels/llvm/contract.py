@@ -14,6 +14,7 @@ from einc_runtime.kernels.llvm import compiler
 from einc_runtime.kernels.llvm.few_rows import prepare_few_rows
 from einc_runtime.kernels.llvm.map import build_map, compile_map
 from einc_runtime.kernels.llvm.reduce import compile_reduce
+from einc_runtime.kernels.llvm.transpose import compile_transpose
 from einc_runtime.kernels.numpy.contract import PrepareCopy, build_contraction
 from einc_runtime.kernels.numpy.pieces import Resolved
 from einc_runtime.kernels.scalar_program import read_steps
@@ -56,7 +57,7 @@ def prepare_copy(source: Array, target: Array, repetitions: int = 1) -> Resolved
     names = (find_dtype_name(source.dtype), find_dtype_name(target.dtype))
     if names in _MOVES and compiler.is_worthwhile(target.size, repetitions):
         steps = read_steps("t0 = copy x0", names[:1])
-        run = compile_map(steps, names, [source, target])
+        run = compile_map(steps, names, [source, target]) or compile_transpose(source, target, names)
         if run is not None:
             return run, []
     return store, [source, target]
