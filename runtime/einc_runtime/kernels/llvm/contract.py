@@ -19,7 +19,9 @@ from einc_runtime.kernels.numpy.contract import PrepareCopy, build_contraction
 from einc_runtime.kernels.numpy.pieces import Resolved
 from einc_runtime.kernels.scalar_program import read_steps
 
-_MOVES = frozenset({("f16", "f32"), ("bf16", "f32"), ("f32", "f16"), ("f32", "bf16"), ("f32", "f32")})
+_MOVES = frozenset((kind, kind) for kind in compiler.COMPILED_FLOATS) | {
+    pair for kind in ("f16", "bf16") for pair in ((kind, "f32"), ("f32", kind))
+}
 """Copies that `prepare_copy` compiles: conversions, and copies from one memory order to another, slow in numpy."""
 
 
