@@ -34,6 +34,8 @@ MAX_EXTENT = 2**24
 MAX_POSITIONS = 2**31
 """The largest vocabulary, length or number of positions."""
 MAX_LAYERS = 1000
+ENCODED_TOKENS = 128
+"""Tokens of a text that an encoder reads, where nothing is said: a sentence or two."""
 
 ACTIVATION_NAMES = {
     "silu": "silu", "swish": "silu", "gelu": "gelu", "gelu_new": "gelu_tanh", "gelu_pytorch_tanh": "gelu_tanh",

@@ -6,6 +6,7 @@ from dataclasses import dataclass
 
 from einc.importers.common import (
     ACTIVATION_NAMES,
+    ENCODED_TOKENS,
     MAX_EXTENT,
     MAX_LAYERS,
     MAX_POSITIONS,
@@ -33,8 +34,6 @@ ENCODER_OUTPUTS = {
 
 DECODER_OPTIONS = ("caches", "logits")
 """Options of a request that mean nothing for an encoder."""
-
-_PLANNED = 128  # tokens of a sequence, by default
 
 
 @dataclass(frozen=True, slots=True)
@@ -102,7 +101,7 @@ def write_encoder(
     """The lines of the model's text after its heading."""
     if model.head != "hidden" and (request.pool or request.normalize):
         fields.fail("only a BertModel is pooled; this one has a head of its own")
-    tokens = request.tokens or min(_PLANNED, model.longest)
+    tokens = request.tokens or min(ENCODED_TOKENS, model.longest)
     if tokens > model.longest:
         fields.fail(f"{tokens:,} tokens are more than its max_position_embeddings, {model.longest:,}")
     before, layer, after = (_match_spelling(stored, table) for table in _list_weights(model))

@@ -2,11 +2,13 @@
 
 The architecture that the configuration names decides what is computed. Code that comes with a model is never run, and a
 field that this importer does not know is an error: it may change the model. Causal families that have no entry here are
-built from their configuration by transformers, without weights, and exported (`pytorch/published.py`).
+built from their configuration by transformers, without weights, and exported (`pytorch/published.py`), and so are
+encoders, encoder-decoders and vision models.
 """
 
 from __future__ import annotations
 
+import re
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
@@ -41,6 +43,19 @@ class ImportedModel:
     longest: int = 0
     constants: Mapping[str, Elements] = field(default_factory=dict)
 
+
+BUILT_KINDS = frozenset((
+    "albert", "bart", "beit", "bert", "blenderbot", "camembert", "clip", "convnext", "convnextv2",
+    "data2vec-vision", "deberta", "deberta-v2", "deit", "dinov2", "dinov2_with_registers", "distilbert",
+    "electra", "esm", "eurobert", "focalnet", "ibert", "ijepa", "layoutlm", "longt5", "m2m_100", "marian",
+    "mbart", "megatron-bert", "mobilebert", "mobilenet_v1", "mobilenet_v2", "mobilevit", "modernbert", "mpnet",
+    "mt5", "mvp", "nllb-moe", "nomic_bert", "pegasus", "plbart", "prophetnet", "regnet", "rembert", "resnet",
+    "roberta", "roformer", "segformer", "siglip", "squeezebert", "swiftformer", "swin", "swinv2", "t5",
+    "t5gemma", "umt5", "vit", "vit_msn", "whisper", "xlm-roberta", "xlm-roberta-xl", "yoso",
+))  # fmt: skip
+"""Model types that are no causal models, and whose models transformers builds for einc
+(tests/importers/data/torch_architectures.json has how they compare)."""
+_CLASS_NAME = re.compile(r"[A-Za-z][A-Za-z0-9]{0,79}")
 
 _DEFAULT_ARCHITECTURES = {
     **{family: name for name, family in decoders.DECODER_ARCHITECTURES.items()},
@@ -84,6 +99,48 @@ def import_hf(
             lines += write_encoder(encoder, request, files, make_name(name), fields)
     fields.check()
     return ImportedModel(architecture or "", "\n".join(lines) + "\n", tuple(fields.notes), longest)
+
+
+def import_model(
+    config: bytes, where: str, name: str, request: ImportRequest, stored: frozenset[str] | None
+) -> ImportedModel:
+    """As `import_hf`, and encoders, encoder-decoders and vision models that transformers builds, too."""
+    document = parse_config(config, where)
+    if (architecture := find_built_architecture(document)) is None:
+        return import_hf(config, where, name, request, stored)
+    from einc.importers.pytorch.published import import_built
+
+    for option in ("caches", "logits", "segments"):
+        if getattr(request, option):
+            raise UsageError(f"--{option} means nothing for a {architecture}")
+    fields = ConfigFields(document, where, request.ignored)
+    model = import_built(fields, document, architecture, make_name(name), request, stored)
+    lines = comment_lines(
+        f"{escape_text(name)}: {architecture}, as transformers builds it from its config.json.",
+        *(
+            ["`mask` is true where a text has a token and false where it is filled up."]
+            if "input mask" in model.text
+            else []
+        ),
+        "",
+    )
+    return ImportedModel(
+        architecture, "\n".join(lines) + "\n" + model.text, tuple(fields.notes), model.longest, model.constants
+    )
+
+
+def find_built_architecture(document: Mapping[str, Any]) -> str | None:
+    """The architecture of a configuration that is no causal model, has no entry here, and that transformers builds."""
+    kind, listed = document.get("model_type"), document.get("architectures")
+    if (
+        not isinstance(kind, str)
+        or kind not in BUILT_KINDS
+        or not isinstance(listed, list)
+        or find_exported_family(document) is not None
+    ):
+        return None
+    first = next((name for name in listed if isinstance(name, str) and _CLASS_NAME.fullmatch(name)), None)
+    return None if first in encoders.ENCODER_OUTPUTS else first
 
 
 def find_longest(config: bytes, where: str, ignored: tuple[str, ...] = ()) -> int:

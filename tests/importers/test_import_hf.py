@@ -10,6 +10,7 @@ from einc.errors import ModelError
 from einc.frontend import build
 from einc.graph.decode_step import StepRequest, derive_step
 from einc.importers.common import ImportRequest
+from einc.importers.hf import find_built_architecture
 from tests.support.import_configs import (
     BERT,
     GEMMA,
@@ -91,6 +92,18 @@ def test_files_with_exactly_its_weights_satisfy_an_import(config: dict[str, Any]
     with pytest.raises(ModelError, match="the weight files beside it have no") as caught:
         imported(config, request_, names - {lost})
     assert [lost in d.message for d in caught.value.diagnostics] == [True]
+
+
+@pytest.mark.parametrize(
+    ("kind", "listed", "expected"),
+    [
+        ("roberta", ["RobertaModel"], "RobertaModel"), ("bert", ["BertForMultipleChoice"], "BertForMultipleChoice"),
+        ("roberta", ["RobertaForCausalLM"], None), ("bert", ["BertModel"], None), ("llama", ["LlamaForCausalLM"], None),
+        ("vit", None, None), ("vit", [7, "os.path"], None), ("nonsense", ["NonsenseModel"], None), ({}, ["A"], None),
+    ],
+)  # fmt: skip
+def test_transformers_builds_what_has_no_entry(kind: object, listed: object, expected: str | None) -> None:
+    assert find_built_architecture({"model_type": kind, "architectures": listed}) == expected
 
 
 def test_published_llama_names() -> None:

@@ -64,12 +64,13 @@ def hf_command(folder: str, target: str, as_json: bool, **arguments: Any) -> Non
 
     Decoders (Llama, Mistral, Mixtral, Qwen2, Qwen3, Phi-3, Gemma 1 to 3, OLMo 2) become texts that read whole
     sequences; `einc compile --step tokens=1` derives a step over key/value caches from one. So do all other causal
-    models that transformers has; torch and transformers have to be there for them. Encoders (BERT)
-    return hidden states, pooled embeddings or the logits of their head. Nothing in the folder is executed. Every
-    default that is used is printed. What is not supported is an error.
+    models that transformers has, and encoders, encoder-decoders and vision models (RoBERTa, T5, Whisper, ViT); torch
+    and transformers have to be there for them. Encoders (BERT) return hidden states, pooled embeddings or the logits of
+    their head. Nothing in the folder is executed. Every default that is used is printed. What is not supported is an
+    error.
     """
     from einc.importers.common import ImportRequest
-    from einc.importers.hf import import_hf
+    from einc.importers.hf import import_model
     from einc.importers.weight_files import describe_weight, write_weights
 
     request = ImportRequest(**arguments)
@@ -82,7 +83,7 @@ def hf_command(folder: str, target: str, as_json: bool, **arguments: Any) -> Non
     with show_phases() as phase:
         phase("reading the configuration and the names of weights")
         model = read_published_model(folder)
-        imported = import_hf(model.config, model.where, model.name, request, model.stored)
+        imported = import_model(model.config, model.where, model.name, request, model.stored)
         phase("checking the model")
         _check_model(imported.text, model.where)
         if imported.constants and target == output.STDOUT:

@@ -1,4 +1,4 @@
-"""A program of its own: builds a causal model of transformers from a configuration, without weights, and exports it.
+"""A program of its own: builds a model of transformers from a configuration, without weights, and exports it.
 
 Its standard input is a JSON object, which `published.py` writes, and it answers with one on its last line of output. It
 runs nothing but the classes of the installed transformers and loads nothing; its weights are memory that is never
@@ -8,6 +8,8 @@ touched. What it exports is an archive whose weights have no elements.
 from __future__ import annotations
 
 import contextlib
+import functools
+import inspect
 import json
 import os
 import resource
@@ -52,20 +54,32 @@ def find_longest(config: Any) -> int | None:
     return min(lengths, default=None)
 
 
-def make_model(config: Any, dtype: str) -> Any:
+def find_factory(config: Any, architecture: str | None) -> Any:
+    """What makes a model of a configuration: of a class of transformers with this name, or else a causal one."""
+    import transformers
+
+    if architecture is None:
+        return functools.partial(transformers.AutoModelForCausalLM.from_config, trust_remote_code=False)
+    kind: Any = getattr(transformers, architecture, None)
+    is_model = inspect.isclass(kind) and issubclass(kind, transformers.PreTrainedModel)
+    if not is_model:
+        raise ValueError(f"transformers {transformers.__version__} has no model {architecture}")
+    if kind.config_class is not type(config):
+        raise ValueError(f"{architecture} is no model of the type {config.model_type}")
+    return kind._from_config
+
+
+def make_model(config: Any, dtype: str, architecture: str | None) -> Any:
     """The model with weights that nothing was written to, and buffers as its classes make them."""
     import torch
-    import transformers
     from transformers.initialization import no_init_weights
 
-    factory: Any = transformers.AutoModelForCausalLM
+    factory = find_factory(config, architecture)
     model: Any = None
     for implementation in ("sdpa", "eager"):
         try:
             with no_init_weights():
-                model = factory.from_config(
-                    config, attn_implementation=implementation, dtype=getattr(torch, dtype), trust_remote_code=False
-                )
+                model = factory(config, attn_implementation=implementation, dtype=getattr(torch, dtype))
             break
         except (ValueError, ImportError):
             if implementation == "eager":
@@ -97,15 +111,76 @@ def wrap(model: Any, *, all_logits: bool) -> Any:
         table.register_forward_pre_hook(lambda _, args: (args[0][0],) if args[0].dim() == 2 else None)
         table.register_forward_hook(lambda _, args, rows: rows[None])
 
-    def forward(ids: Any, last: Any = None) -> Any:
+    def forward(ids: Any, last: Any = None) -> dict[str, Any]:
         picked.clear()
         if last is not None:
             picked.update(last=last, tokens=ids.shape[0])
         logits = model(input_ids=ids[None], use_cache=False).logits[0]
-        return embedding(picked["last"], logits) if "last" in picked else logits
+        return {"logits": embedding(picked["last"], logits) if "last" in picked else logits}
 
     module = torch.nn.Module()
     module.published, module.forward = model, forward
+    return module
+
+
+IMAGE_SIZE = 224
+"""Height and width of images where a configuration says nothing: those of ImageNet."""
+_INPUTS = {
+    "ids": "input_ids", "mask": "attention_mask", "decoder_ids": "decoder_input_ids", "pixels": "pixel_values",
+    "features": "input_features",
+}  # fmt: skip
+"""What a text calls the arguments of a model."""
+
+
+def make_inputs(model: Any, batch: int, tokens: int) -> dict[str, Any]:
+    """Inputs of a model that is not causal, by their names in a text: `ids` [batch, tokens], a `mask` that is true for
+    what is no padding, `decoder_ids` of a decoder behind an encoder, `pixels` [batch, channels, height, width] of
+    images, and `features` [batch, bins, frames] of sounds."""
+    import torch
+
+    config = model.config
+    taken = inspect.signature(model.forward).parameters
+    inputs: dict[str, Any] = {}
+    if "input_ids" in taken:
+        inputs["ids"] = torch.ones(batch, tokens, dtype=torch.int64)
+        if "attention_mask" in taken:
+            inputs["mask"] = torch.ones(batch, tokens, dtype=torch.bool)
+    if "pixel_values" in taken:
+        vision = getattr(config, "vision_config", config)
+        size = getattr(vision, "image_size", None) or IMAGE_SIZE
+        height, width = size if isinstance(size, list | tuple) else (size, size)
+        inputs["pixels"] = torch.zeros(batch, vision.num_channels, height, width, dtype=model.dtype)
+    if "input_features" in taken:
+        frames = 2 * config.max_source_positions  # its convolutions halve them
+        inputs["features"] = torch.zeros(batch, config.num_mel_bins, frames, dtype=model.dtype)
+    if "decoder_input_ids" in taken:
+        inputs["decoder_ids"] = torch.ones(batch, tokens, dtype=torch.int64)
+    return inputs
+
+
+def wrap_with_inputs(model: Any, names: Iterable[str], pool: str | None, *, normalize: bool) -> Any:
+    """The model as a module that takes inputs by their names in a text, and returns its tensors by theirs; with `pool`,
+    a vector for each text, the mean of its last hidden states or the first, as the `embedding`."""
+    import torch
+
+    def forward(**inputs: Any) -> dict[str, Any]:
+        arguments = {_INPUTS[name]: tensor for name, tensor in inputs.items()}
+        if "mask" in inputs:
+            arguments["attention_mask"] = inputs["mask"].to(torch.int64)
+        results = model(**arguments, return_dict=True)
+        if pool is None:
+            return {name: value for name, value in results.items() if isinstance(value, torch.Tensor)}
+        if "mask" not in inputs or "last_hidden_state" not in results:
+            raise ValueError("--pool is for encoders of texts that return their last hidden states")
+        hidden = results["last_hidden_state"]
+        counts = inputs["mask"].to(hidden.dtype)[..., None]
+        vectors = hidden[:, 0] if pool == "cls" else (hidden * counts).sum(1) / counts.sum(1).clamp(min=1)
+        return {"embedding": torch.nn.functional.normalize(vectors) if normalize else vectors}
+
+    parameters = [inspect.Parameter(name, inspect.Parameter.POSITIONAL_OR_KEYWORD) for name in names]
+    module = torch.nn.Module()
+    module.published, module.forward = model, forward
+    forward.__signature__ = inspect.Signature(parameters)  # type: ignore[attr-defined]
     return module
 
 
@@ -132,6 +207,13 @@ def name_weights(model: Any, stored: Iterable[str]) -> dict[str, Any]:
         elif not isinstance(sources.get(renamed), str):
             converter = by_pattern[pattern]
             operations = [[type(part).__name__, getattr(part, "dim", None)] for part in converter.operations]
+            targets = converter.target_patterns
+            if operations == [["Chunk", 0]] and targets[0] in renamed:  # rows of one tensor for each of several weights
+                for part, target in enumerate(targets):
+                    weight = renamed.replace(targets[0], target)
+                    rows = len(state[weight])
+                    sources[weight] = f"{name}[{part * rows}:{part * rows + rows}]"
+                continue
             names: dict[str, list[str]] = {source: [] for source in converter.source_patterns}
             entry = sources.setdefault(renamed, {"operations": operations, "names": names})
             entry["names"][pattern].append(name)
@@ -155,21 +237,30 @@ def export(request: Mapping[str, Any]) -> dict[str, Any]:
     config = make_config(request["config"], request["family"])
     if request["path"] is None:
         return {"longest": find_longest(config)}
-    model = make_model(config, request["dtype"])
+    architecture = request["architecture"]
+    model = make_model(config, request["dtype"], architecture)
     stored = request["stored"]
     sources = name_weights(model, model.state_dict() if stored is None else stored)
-    longest, extents = request["longest"], {n for tensor in model.state_dict().values() for n in tensor.shape}
-    near = range(request["tokens"], min(request["tokens"] + 8, longest) + 1)
-    tokens = next((count for count in near if count not in extents), request["tokens"])  # like no other dimension
-    args, shapes = [torch.zeros(tokens, dtype=torch.int64)], None
-    if not request["all_logits"]:
-        args.append(torch.tensor([tokens - 1, tokens - 2]))
-        shapes = (None, {0: torch.export.Dim.DYNAMIC})
-    module = wrap(model, all_logits=request["all_logits"])
+    extents = {n for tensor in model.state_dict().values() for n in tensor.shape}
+    tokens, kwargs, shapes = request["tokens"], None, None
+    args: list[Any] = []
+    if architecture is not None:
+        kwargs = make_inputs(model, request["batch"], tokens)
+        module = wrap_with_inputs(model, kwargs, request["pool"], normalize=request["normalize"])
+    else:
+        near = range(tokens, min(tokens + 8, request["longest"]) + 1)
+        tokens = next((count for count in near if count not in extents), tokens)  # like no other dimension
+        args = [torch.zeros(tokens, dtype=torch.int64)]
+        if not request["all_logits"]:
+            args.append(torch.tensor([tokens - 1, tokens - 2]))
+            shapes = (None, {0: torch.export.Dim.DYNAMIC})
+        module = wrap(model, all_logits=request["all_logits"])
     weights = {f"published.{name}" for name in sources}
-    export_module(module, args, None, shapes, request["path"], without=weights)
+    outputs = export_module(module, args, kwargs, shapes, request["path"], without=weights)
     return {
         "tokens": tokens,
+        "named": architecture is None or tokens not in extents,
+        "outputs": outputs,
         "weights": {f"published.{name}": source for name, source in sources.items()},
         "missing": [name for name, _ in model.named_parameters() if name not in sources],
     }

@@ -20,7 +20,7 @@ from importlib.util import find_spec
 from typing import Any
 
 from einc.errors import Diagnostic, ModelError, UsageError
-from einc.importers.common import ImportRequest, read_element_type
+from einc.importers.common import ENCODED_TOKENS, ImportRequest, read_element_type
 from einc.importers.config import ConfigFields
 from einc.importers.pytorch.archive import Elements, ExportArchive
 from einc.importers.pytorch.convert import TextNames, convert_archive
@@ -83,18 +83,44 @@ def import_published(
     if tokens > longest:
         raise UsageError(f"a model of {family} reads texts of {longest:,} tokens at most here")
     question = {
-        "config": dict(document), "family": family, "dtype": dtype,
+        "config": dict(document), "family": family, "architecture": None, "dtype": dtype,
         "tokens": tokens, "longest": longest, "all_logits": request.logits == "all",
-        "stored": storage.list_names(),
     }  # fmt: skip
+    return _export(fields, name, storage, question, {"last_dim0": ("sequences", 1)})
+
+
+def import_built(
+    fields: ConfigFields, document: Mapping[str, Any], architecture: str, name: str, request: ImportRequest,
+    stored: frozenset[str] | None,
+) -> ExportedModel:  # fmt: skip
+    """The encoder, encoder-decoder or vision model of transformers that a configuration names. Raises as
+    `import_published` does."""
+    storage = ExportedWeights(read_exported(fields), stored)
+    dtype = _TORCH_TYPES[read_element_type(fields)]
+    fields.check()
+    family = str(document["model_type"])
+    longest = find_longest(document, family, fields.where)
+    question = {
+        "config": dict(document), "family": family, "architecture": architecture, "dtype": dtype,
+        "tokens": request.tokens or min(ENCODED_TOKENS, longest), "batch": request.batch,
+        "pool": request.pool, "normalize": request.normalize,
+    }  # fmt: skip
+    return _export(fields, name, storage, question, {})
+
+
+def _export(
+    fields: ConfigFields, name: str, storage: ExportedWeights, question: Mapping[str, Any],
+    dims: Mapping[str, tuple[str, int]],
+) -> ExportedModel:  # fmt: skip
+    """The model that a process of its own makes for a question; `dims` are what dynamic dimensions are called."""
     with tempfile.TemporaryDirectory(prefix="einc-") as folder:
         path = os.path.join(folder, "module.pt2")
-        answer = _ask({**question, "path": path}, fields.where)
+        answer = _ask({**question, "stored": storage.list_names(), "path": path}, fields.where)
         weights = _name_weights(answer, fields.where)
-        in_files = set(weights.values())
+        in_files = {name.partition("[")[0] for name in weights.values()}  # without rows of a tensor
         with ExportArchive(path, fields.where) as archive:
-            dims = {"last_dim0": ("sequences", 1)}
-            names = TextNames(weights, ("logits",), {answer["tokens"]: "tokens"}, dims, storage)
+            extents = {answer["tokens"]: "tokens"} if answer["named"] else {}
+            names = TextNames(weights, tuple(answer["outputs"]), extents, dims, storage)
             converted = convert_archive(archive, name, names)
             constants = {
                 **{kept: archive.read_tensor(kept) for kept in converted.stored if kept not in in_files},
@@ -102,7 +128,7 @@ def import_published(
             }
     for note in converted.notes:
         fields.note(note)
-    return ExportedModel(converted.text, constants, longest)
+    return ExportedModel(converted.text, constants, find_longest(question["config"], question["family"], fields.where))
 
 
 @functools.lru_cache(maxsize=8)
