@@ -215,7 +215,7 @@ def _read_choice(chosen: tuple[Any, ...], reading: _Reading) -> Array | None:
 
 def _read_bias(numbers: Elements, scores: Array, reading: _Reading) -> bool:
     """Notes a bias that hides pairs, or one that is a multiple of the key's position for each head."""
-    if reading.softcap:
+    if reading.softcap or numbers.ndim == 0:
         return False
     bias = numbers.astype(np.float64)
     with np.errstate(over="ignore"):

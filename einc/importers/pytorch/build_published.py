@@ -125,7 +125,7 @@ def wrap(model: Any, *, all_logits: bool) -> Any:
 
 IMAGE_SIZE = 224
 """Height and width of images where a configuration says nothing: those of ImageNet."""
-_INPUTS = {
+_TEXT_NAMES = {
     "ids": "input_ids", "mask": "attention_mask", "decoder_ids": "decoder_input_ids", "pixels": "pixel_values",
     "features": "input_features",
 }  # fmt: skip
@@ -164,7 +164,7 @@ def wrap_with_inputs(model: Any, names: Iterable[str], pool: str | None, *, norm
     import torch
 
     def forward(**inputs: Any) -> dict[str, Any]:
-        arguments = {_INPUTS[name]: tensor for name, tensor in inputs.items()}
+        arguments = {_TEXT_NAMES[name]: tensor for name, tensor in inputs.items()}
         if "mask" in inputs:
             arguments["attention_mask"] = inputs["mask"].to(torch.int64)
         results = model(**arguments, return_dict=True)
