@@ -23,6 +23,7 @@ from einc.report.known_steps import describe_parallelism
 from einc.report.launches import describe_launches
 from einc.report.other_cuts import OtherCuts, describe_intervals
 from einc.report.references import describe_references
+from einc.report.step_parts import describe_step
 from einc.report.times import describe_label_time, describe_limit, describe_time, describe_unlisted_peaks
 from einc.report.told_layers import ToldLayers
 from einc.report.weights import describe_tensor, describe_weights
@@ -110,6 +111,7 @@ def explain(
         "memory_points": describe_memory_points(report, machine),
         "division": describe_division(report, timing),
         "parallelism": describe_parallelism(bundle),
+        "step": None if only is not None else describe_step(told, operations),
         "note": describe_unlisted_peaks(bundle, machine),
         "unknown": explain_unknown(bundle),
     }

@@ -25,6 +25,7 @@ from einc.report.paper_costs import (
     sum_cost_parts,
 )
 from einc.report.selection import format_contenders, format_memory_points, summarize_selection
+from einc.report.step_parts import format_step
 from einc.report.summary import group_alike, summarize_plan
 from einc.report.tables import (
     align_columns,
@@ -143,6 +144,7 @@ def _format_totals(document: Document, paper: bool) -> list[str]:
         *format_choices(document),
         *format_baselines(document["baselines"]),
         f"memory per site {_format_range(memory)}{allowed}; moved {format_memory(count_bytes_moved(document))}",
+        *format_step(document["step"]),
         *_format_exchanges(document),
         *format_launches(document),
         f"inputs and weights: {_STARTS[document['input_placement']]}",

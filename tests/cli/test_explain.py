@@ -41,7 +41,8 @@ def test_the_document_says_what_the_plan_does(plan: Path, einc: Callable[..., An
         "model", "machine", "devices", "sites", "selector", "schedule", "input_placement", "reproducible",
         "unrestricted_ms", "total_cost", "exact", "cut_cost", "inputs", "ops", "outputs", "weights", "memory_bytes",
         "memory_limit", "predicted_ms", "least_ms", "predicted_range_ms", "rates", "references", "time", "limit",
-        "launches", "baselines", "contenders", "memory_points", "division", "parallelism", "note", "unknown", "choices",
+        "launches", "baselines", "contenders", "memory_points", "division", "parallelism", "step", "note", "unknown",
+        "choices",
     ]  # fmt: skip
     assert (document["model"], document["machine"], document["devices"]) == ("ffn", "dgx-v100", 8)
     assert (document["selector"], document["schedule"]) == ("random", "naive")

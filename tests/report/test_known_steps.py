@@ -14,6 +14,7 @@ from einc.physical.build import build
 from einc.physical.records import emit
 from einc.report.document import explain
 from einc.report.known_steps import describe_parallelism, format_parallelism
+from einc.report.step_parts import format_step
 from einc.search.baselines import build_baselines
 
 TEXT = """model step
@@ -57,6 +58,28 @@ def test_baselines_have_their_names(known: str, name: str | None, copies: float)
     assert parallelism["part"] == 1
     lines = format_parallelism(explain(bundle, with_alternatives=False)["parallelism"])
     assert lines == ([] if name is None else [f"known as {name}: 100% of the work of products with weights is cut so"])
+
+
+def test_memory_and_time_of_a_step_by_what_they_are_for() -> None:
+    options = CompileOptions("dgx-a100", 2, train="loss", optimizer="adamw", selector="eindecomp", schedule="naive")
+    bundle = compile_model(TEXT, "m.ein", options).bundle
+    document = explain(bundle, with_alternatives=False)
+    memory, time = document["step"]["memory_bytes"], document["step"]["critical_ms"]
+    site = bundle.memory.index(max(bundle.memory))
+    kept = {True: 0, False: 0}  # by whether it is a weight
+    for buffer in bundle.buffers:
+        tensor = bundle.tensors[buffer.tensor]
+        if (buffer.site, buffer.role, tensor.kind) == (site, "state", "state"):
+            kept[tensor.name in ("up", "down")] += 4 * buffer.block.size
+    assert memory["weights"] == kept[True] > 0
+    assert memory["moments"] == kept[False] == 2 * kept[True]
+    assert {"inputs", "activations", "gradients"} <= memory.keys()
+    assert sum(memory.values()) <= bundle.memory[site]
+    assert sum(time.values()) == pytest.approx(document["predicted_ms"])
+    assert min(time.values()) > 0
+    lines = format_step(document["step"])
+    assert lines[0].startswith("memory of the fullest site: weights ")
+    assert lines[1].startswith("time of a step: forward ")
 
 
 def test_other_plans_have_none() -> None:

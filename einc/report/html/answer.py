@@ -11,6 +11,7 @@ from einc.report.contracts import measure
 from einc.report.division import format_rate, name_shape
 from einc.report.known_steps import format_parallelism
 from einc.report.selection import group_contenders, summarize_selection
+from einc.report.step_parts import format_step
 from einc.report.tables import NOT_MEASURED, format_range, summarize_time
 from einc_runtime.text import format_count, format_memory, shorten
 
@@ -186,7 +187,8 @@ def _list_memory(document: Document, sites: Sequence[int]) -> list[Document]:
 def _list_reasons(document: Document, quantities: Mapping[str, Any]) -> list[str]:
     """How the plan was found, and how sure its figures are, in sentences."""
     choices = format_choices(document)
-    lines = [*format_parallelism(document["parallelism"]), *summarize_selection(document)]
+    lines = [*format_parallelism(document["parallelism"]), *format_step(document["step"])]
+    lines += summarize_selection(document)
     lines += [f"{choices[0]} {', '.join(line.strip() for line in choices[1:])}"] if choices else []
     if document["exact"]:
         lines.append("it is proved that no plan costs less by the paper's cost")
