@@ -16,7 +16,7 @@ from einc_runtime.plan.states import find_updates, is_weight
 from einc_runtime.text import format_memory
 
 FORWARD, BACKWARD, OPTIMIZER = "forward", "backward", "optimizer"
-_KINDS = ("weights", "moments", "inputs", "activations", "gradients", "updates", "exchanges")
+_MEMORY_KINDS = ("weights", "moments", "inputs", "activations", "gradients", "updates", "exchanges")
 _VALUES = {FORWARD: "activations", BACKWARD: "gradients", OPTIMIZER: "updates"}
 """What is computed in each part of a step."""
 
@@ -95,7 +95,7 @@ def _measure_memory(bundle: Bundle, parts: Mapping[str, str]) -> dict[str, int]:
         live.update(changes[at])
         if live.total() > most.total():
             most = live.copy()
-    return {kind: kept[kind] + most[kind] for kind in _KINDS if kept[kind] + most[kind] > 0}
+    return {kind: kept[kind] + most[kind] for kind in _MEMORY_KINDS if kept[kind] + most[kind] > 0}
 
 
 def format_step(step: dict[str, Any] | None) -> list[str]:
