@@ -134,7 +134,13 @@ def find_joining(graph: Graph, machine: Machine) -> frozenset[str]:
         moves = kernel in ("rope", "append") and places > 1
         products = [name for name in read if kernels[makers[name]] in LAUNCH_PRODUCTS and name not in graph.outputs]
         normalizes = kernel in ("rmsnorm", "layernorm") and bool(read)
-        if shares or moves or normalizes or (kernel == "map" and products):
+        # One product goes on with what libraries compute with it, and two of few rows with the map of both.
+        continues = (
+            kernel == "map"
+            and bool(products)
+            and (len(set(products)) > 1 or consists_of_library_functions(dict(node.operator.kernel.attributes)))
+        )
+        if shares or moves or normalizes or continues:
             joining.add(node.name)
         if normalizes:
             joining.update(makers[name] for name in read if kernels[makers[name]] == "map")

@@ -87,6 +87,8 @@ def work(case: Case) -> None:
     """Plans the case in this process, writes its page, and prints one line of JSON."""
     from einc.compiler import compile_model
     from einc.options import CompileOptions
+    from einc.plan_reading.timing import read_plan_machine, time_plan
+    from einc.report.document import explain
     from einc.report.html.page import write_plan_page
     from einc_runtime.plan.codec import decode, encode
 
@@ -98,12 +100,17 @@ def work(case: Case) -> None:
     plan = encode(compiled.folded_bundle)
     planned = time.process_time()
     peak_kib = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
-    page = write_plan_page(decode(plan, folded=True))
+    bundle = decode(plan, folded=True)
+    timing = time_plan(bundle, read_plan_machine(bundle))
+    document = explain(bundle, timing=timing)
+    page = write_plan_page(bundle, document=document, timing=timing)
+    least_ms = document["least_ms"]
     figures = {
         "sites": compiled.plan.sites,
         "seconds": planned - started,
         "mib": peak_kib / 1024,
         "ms": compiled.program.predicted_ms,
+        "ratio": None if least_ms is None else document["predicted_ms"] / least_ms,
         "plan_mb": len(plan) / 1e6,
         "page_mb": len(page.encode("utf-8")) / 1e6,
         "page_seconds": time.process_time() - planned,
@@ -119,8 +126,16 @@ def measure(name: str) -> str:
     figures = json.loads(printed.splitlines()[-1])
     case = CASES[name]
     limit = "" if case.seconds is None else f"{case.seconds:g}"
-    formats = {"seconds": ".1f", "mib": ".0f", "ms": ".3f", "plan_mb": ".1f", "page_mb": ".1f", "page_seconds": ".1f"}
-    shown = {key: format(figures[key], form) for key, form in formats.items()}
+    formats = {
+        "seconds": ".1f",
+        "mib": ".0f",
+        "ms": ".3f",
+        "ratio": ".2f",
+        "plan_mb": ".1f",
+        "page_mb": ".1f",
+        "page_seconds": ".1f",
+    }
+    shown = {key: "" if figures[key] is None else format(figures[key], form) for key, form in formats.items()}
     shown["seconds"] += f" | {limit}"
     return f"| {case.title} | {case.machine}, {figures['sites']} | {' | '.join(shown.values())} |"
 
@@ -148,8 +163,8 @@ def main(arguments: Sequence[str] | None = None) -> None:
         print(rows[-1], flush=True)
     if options.write:
         header = [
-            "| model | machine, sites | CPU s | target | MiB | predicted ms | plan, MB | page, MB | page, s |",
-            "| --- | --- | ---: | ---: | ---: | ---: | ---: | ---: | ---: |",
+            "| model | machine, sites | CPU s | target | MiB | predicted ms | bound | plan, MB | page, MB | page, s |",
+            "| --- | --- | ---: | ---: | ---: | ---: | ---: | ---: | ---: | ---: |",
         ]
         lines = "\n".join([*header, *rows])
         PAGE.write_text(f"{before}{MARKS[0]}\n{lines}\n{MARKS[1]}{after}", encoding="utf-8")
