@@ -207,7 +207,8 @@ def _find_dense(file: GgufFile, part: _StoredPart) -> StoredArray:
         data = file.read(part.stored, begin, count)
         values = _view_elements(data, kind) if kind in DENSE_TYPES else widen_blocks(data, kind)
         ordered = _order_rows(values.reshape(shape), part)
-        return ordered - np.ones((), ordered.dtype) if part.plus_one else ordered
+        with np.errstate(invalid="ignore"):  # of NaNs that signal
+            return ordered - np.ones((), ordered.dtype) if part.plus_one else ordered
 
     plain = not part.heads and not part.plus_one and part.expert is None and kind in DENSE_TYPES
     into: Callable[[Array], None] | None = None
