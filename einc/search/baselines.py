@@ -213,9 +213,9 @@ class BaselineBuilder:
         for number, (node, indices) in enumerate(zip(graph.nodes, axes.nodes, strict=True)):
             if self.forward is not None and number >= self.forward:
                 break
-            is_product = any(not index.parallel for index in indices)
+            multiplies = any(not index.parallel for index in indices) and _reads_two_floats(node.operator)
             for index in indices:
-                if is_product and index.weighs and index.parallel:
+                if multiplies and index.weighs and index.parallel:
                     firsts.setdefault(index.axis, number)
                 if not index.parallel:
                     ends.add(index.axis)
@@ -299,6 +299,11 @@ def _find_forward(graph: Graph) -> int | None:
         return None
     producer, _ = graph.producers()[graph.outputs[0]]
     return graph.positions[producer.name] + 1
+
+
+def _reads_two_floats(operator: Operator) -> bool:
+    """Whether it may be a product: a lookup of rows by index equations aggregates, too, and reads floats once."""
+    return sum(tensor.dtype.is_float for tensor in operator.inputs) > 1
 
 
 def _pick_whole(options: Sequence[Candidate]) -> int:

@@ -255,6 +255,17 @@ def test_training_steps_have_the_plans_that_people_write_by_hand():
     assert memory["fsdp"] < memory["data"]
 
 
+def test_a_lookup_of_rows_begins_no_pair():
+    """In a step, it is an index equation that aggregates, as products do, and reads floats once."""
+    text = STEP.replace("input x : f32[n, w]\n", "dim v = 40\ninput ids : i64[n]\nweight table : f32[v, w]\n")
+    text = text.replace("e = ", "x = embedding(ids, table)\ne = x + ")
+    graph = fuse(derive_training_step(build_graph(text, "m.ein"), "loss", "adamw", None, StepOptions(precision="bf16")))
+    problem, built = build_all(graph, 4)
+    megatron = cuts(graph, problem, built["megatron"])
+    assert megatron["x"] == {"replicas": 4}
+    assert megatron["up.bf16"] == {"h": 4}
+
+
 def test_a_model_without_states_has_no_fsdp():
     graph = read(BATCHED)
     _, built = build_all(graph, 2)
