@@ -80,6 +80,8 @@ class Compiled:
         Raises CapacityError if a run of it is predicted to take longer than the options allow.
         """
         graph, selected = self._find_divided() if self.options.divides else self._undivided
+        if self.options.tiles:
+            selected = self._add_tiles(selected)
         limit, program = self.options.latency_at_most, selected.program
         if limit is not None and program is not None and program.predicted_ms > limit:
             raise CapacityError(
@@ -189,6 +191,20 @@ class Compiled:
             progress=lambda step, best_ms: self._report_search(step + part, best_ms),
             report=self._report,
         )
+
+    def _add_tiles(self, selected: SelectedPlan) -> SelectedPlan:
+        from einc.physical.synthesis import SynthesizingScheduler
+        from einc.search.tiles import add_tiles
+
+        machine, used_sites = self.target.machine, selected.plan.used_sites
+        self._phase("cutting products into tiles")
+        self._begin()
+        scheduler = SynthesizingScheduler(
+            machine, used_sites, budget=self.budget, seed=self.options.seed, report=self._report
+        )
+        tiled = add_tiles(selected, machine, scheduler, self.options.pins)
+        self.budget.end()
+        return tiled
 
     @cached_property
     def plan(self) -> LogicalPlan:

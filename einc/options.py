@@ -78,6 +78,9 @@ class CompileOptions:
     With `reproducible`, results have the same bits for any number of sites and any options but those of the model. With
     `price_pins`, a plan without the pins is searched for, too, and the plan says what that one would take.
 
+    With `tiles`, products may be computed in tiles, each of which is sent while the next is computed, where that is
+    predicted to be faster (`einc.search.tiles`).
+
     With the objective `throughput`, or where `stages`, `microbatches` or `replicas` are given, plans that divide the
     batch and the operators are compared, too (`einc.stages`). A plan that takes more than `latency_at_most`
     milliseconds is an error.
@@ -103,6 +106,7 @@ class CompileOptions:
     input_placement: InputPlacement = "replicated"
     reproducible: bool = False
     price_pins: bool = False
+    tiles: bool = False
     step: StepRequest | None = None
     train: str | None = None
     gradients: tuple[str, ...] | None = None
@@ -153,3 +157,21 @@ class CompileOptions:
             object.__setattr__(self, "machine", name)
             object.__setattr__(self, "devices", self.devices if sites is None else sites)
         object.__setattr__(self, "schedule", SCHEDULES.get(self.schedule, self.schedule))
+        if self.tiles:
+            self._require_tiles()
+
+    def _require_tiles(self) -> None:
+        """Raises UsageError where something else is asked for that no plan with tiles has."""
+        refused = {
+            "stages, micro-batches and replicas": self.divides,
+            "gradients": self.trains,
+            "given exchange programs": bool(self.exchanges),
+            "inputs that lie once": self.input_placement == "once",
+            "naive exchanges": self.schedule == "naive",
+            f"the selector {self.selector}": self.selector != FASTEST,
+        }
+        named = [name for name, is_asked in refused.items() if is_asked]
+        if named:
+            raise UsageError(
+                f"products in tiles are not planned together with {named[0]}", hint="leave out one of the two"
+            )

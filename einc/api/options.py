@@ -21,6 +21,7 @@ class GraphOptions(TypedDict, total=False):
     input_placement: Literal["replicated", "once"]
     reproducible: bool
     price_pins: bool
+    tiles: bool
 
 
 class PlanningOptions(GraphOptions, total=False):

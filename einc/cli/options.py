@@ -298,6 +298,9 @@ _COMPILE: tuple[Callable[[Any], Any], ...] = (
         help="Compare the plan with well-known ones of the same model, and take the fastest.",
     ),
     click.option(
+        "--tiles", is_flag=True, help="Send a part of a product while the next is computed, where that is faster."
+    ),
+    click.option(
         "--objective",
         type=click.Choice(OBJECTIVES),
         help="Plan one run on all sites together (latency), or also try stages, micro-batches and replicas of a"

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from dataclasses import dataclass
+from math import prod
 
 from einc.core.intervals import Interval, Intervals, ShardableIndex
 from einc.core.spec import FunctionSpec, JoinAggSpec, Tiling
@@ -15,11 +16,20 @@ from einc_runtime.text import format_count
 
 
 @dataclass(frozen=True, slots=True)
+class Tiles:
+    """How what a site computes of an operator is cut further: along the index at position `index`, into `count`."""
+
+    index: int
+    count: int
+
+
+@dataclass(frozen=True, slots=True)
 class Candidate:
     """One join-agg spec that an operator offers, with the sub-costs (in elements) that depend on it alone.
 
     Each function specification of the spec is computed on `replicas` sites. If these are two or more, no block is put
-    out in partial copies. `join` counts what every replica reads.
+    out in partial copies. `join` counts what every replica reads. With `tiles`, each site computes as many functions,
+    one after the other, in place of one (`einc.logical.tiles`).
     """
 
     intervals: Intervals
@@ -29,11 +39,24 @@ class Candidate:
     input_tilings: tuple[Tiling, ...]
     output_tilings: tuple[Tiling, ...]
     replicas: int = 1
+    tiles: Tiles | None = None
 
     @property
     def functions(self) -> tuple[FunctionSpec, ...]:
-        """What runs, each on a site of its own: all function specifications of the spec, replica after replica."""
+        """What runs: all function specifications of the spec, replica after replica. But for tiles, each has a site of
+        its own."""
         return self.spec.functions * self.replicas
+
+    def find_tile(self, function: int) -> int:
+        """The tile that a function belongs to, of those that a site computes one after the other; 0 without tiles."""
+        if self.tiles is None:
+            return 0
+        inner = prod(map(len, self.intervals[self.tiles.index + 1 :]))
+        return function // inner % self.tiles.count
+
+    def list_tile(self, tile: int) -> list[int]:
+        """The functions of a tile, in the order of the sites that compute them."""
+        return [f for f in range(len(self.functions)) if self.find_tile(f) == tile]
 
 
 @dataclass(frozen=True, slots=True)
@@ -105,6 +128,9 @@ def _format_choice(node: Node, choice: Choice, sites: int) -> Iterator[str]:
     used = len(candidate.functions)
     if candidate.replicas > 1:
         yield f"  computed on {format_count(candidate.replicas, 'site')} each"
+    if candidate.tiles is not None:
+        index, used = node.operator.indices[candidate.tiles.index], used // candidate.tiles.count
+        yield f"  in {candidate.tiles.count} tiles along {index.name} at each site"
     if used < sites:
         yield f"  {format_count(sites - used, 'site')} idle"
     yield (

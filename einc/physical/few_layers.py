@@ -116,7 +116,8 @@ def _are_cut_alike(plan: LogicalPlan, folded: Folded) -> bool:
     for n, choice in enumerate(plan.choices):
         like = plan.choices[folded.kept[folded.stands_for[n]]]
         a, b = choice.candidate, like.candidate
-        if (a.intervals, a.replicas, choice.repartition) != (b.intervals, b.replicas, like.repartition):
+        cuts = (a.intervals, a.replicas, a.tiles), (b.intervals, b.replicas, b.tiles)
+        if cuts[0] != cuts[1] or choice.repartition != like.repartition:
             return False
     return True
 

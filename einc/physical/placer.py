@@ -98,9 +98,12 @@ class Placer:
 
     def place(self, number: int, part: int | None = None) -> None:
         """Places an operator, or a part of it, and brings home the outputs that no later one uses."""
-        self._residencies = self._known.view(part)
         self._starts.append((len(self._builder.tasks), len(self._builder.buffers)))
-        self._place_node(number, part)
+        tiles = self._plan.choices[number].candidate.tiles
+        for tile in [part] if tiles is None else range(tiles.count):
+            self._residencies = self._known.view(tile)
+            self._place_node(number, tile)
+        self._residencies = self._known.view(part)
         node = self._plan.graph.nodes[number]
         for name in self._plan.graph.outputs:
             if self._last_users.get(name) == node.name:
@@ -127,7 +130,7 @@ class Placer:
         self._settle(blocks, len(functions), busy_ms)
         first = len(self._builder.tasks)
         updates = operation.outputs[0] in self._updates
-        given_sites = self._states.find_sites(operation) if updates else None
+        given_sites = self._states.find_sites(operation) if updates else self._find_tile_sites(number)
         placed = self._place(operation.name, blocks, len(functions), busy_ms, given_sites, among)
         # A site does its tasks for others before its kernel; otherwise the others would have to wait for the kernel.
         owed: dict[int, list[int]] = {}
@@ -162,8 +165,8 @@ class Placer:
         planned.exchanges.append(placed.exchange)
         if len(planned.sites) == len(operation.functions):
             operation = self._operations[number] = place_operation(operation, planned.sites, planned.exchanges)
-        if self._occupancy is not None:
-            self._occupancy.add(operation)
+            if self._occupancy is not None:
+                self._occupancy.add(operation)
         groups = groups_of(operation, self._tensors)
         for tensor, output_copies in zip(operation.outputs, copies, strict=True):
             self._residencies[tensor] = Residency.of(
@@ -173,10 +176,20 @@ class Placer:
     def _select_part(self, number: int, part: int | None) -> tuple[Sequence[int], Sequence[int] | None]:
         """The functions of a part of an operator, and the sites that may run them; None stands for all sites."""
         division, functions = self._plan.division, len(self._operations[number].functions)
+        candidate = self._plan.choices[number].candidate
+        if part is not None and candidate.tiles is not None:
+            return candidate.list_tile(part), None
         if division is None:
             return range(functions), None
         intervals = self._plan.choices[number].candidate.intervals
         return division.list_functions(number, part, intervals, functions), division.find_sites(number, part)
+
+    def _find_tile_sites(self, number: int) -> tuple[int, ...] | None:
+        """The sites of an operator's tile before, which the next one has, too."""
+        candidate, planned = self._plan.choices[number].candidate, self._placed.get(number)
+        if candidate.tiles is None or planned is None:
+            return None
+        return tuple([planned.sites[f] for f in candidate.list_tile(0)])
 
     def _bring_home(self, name: str, last: int, part: int | None) -> Output:
         """Brings each distinct block of a computed tensor, or of a part of it, to one site, where it stays.
@@ -185,15 +198,30 @@ class Placer:
         """
         self._builder.serves = name
         tensor = self._number[name]
-        tiling = sorted(self._residencies[tensor].copies)
         among = None if self._plan.division is None else self._plan.division.find_sites(last, part)
-        placed = self._place(OUTPUT.format(name), {tensor: [(block,) for block in tiling]}, len(tiling), among=among)
-        regions = tuple(
-            placed.lowering.operand(0, site, block)[0] for site, block in zip(placed.sites, tiling, strict=True)
-        )
-        for region in regions:
-            self._builder.keep(region.buffer)
-        return Output(tensor, regions, placed.exchange)
+        home: Output | None = None
+        for tiling in self._list_tilings(tensor):
+            placed = self._place(
+                OUTPUT.format(name), {tensor: [(block,) for block in tiling]}, len(tiling), among=among
+            )
+            regions = tuple(
+                placed.lowering.operand(0, site, block)[0] for site, block in zip(placed.sites, tiling, strict=True)
+            )
+            for region in regions:
+                self._builder.keep(region.buffer)
+            brought = Output(tensor, regions, placed.exchange)
+            home = brought if home is None else _join_outputs(home, brought)
+        assert home is not None
+        return home
+
+    def _list_tilings(self, tensor: int) -> list[list[Block]]:
+        """The blocks of a computed tensor, by what is brought home together: tile by tile, if its operator has such."""
+        maker = next(n for n, operation in enumerate(self._operations) if tensor in operation.outputs)
+        candidate = self._plan.choices[maker].candidate
+        tilings: dict[int, list[Block]] = {}
+        for block, copies in sorted(self._residencies[tensor].copies.items()):
+            tilings.setdefault(candidate.find_tile(copies[0].function), []).append(block)
+        return [tilings[tile] for tile in sorted(tilings)]
 
     def _load_output(self, name: str) -> Output:
         """A saved input or weight: the whole of it, loaded at site 0; with homes, its blocks where they lie."""

@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from math import prod
 
 from einc.core.tensor import DType, TensorDesc
 from einc.errors import OperatorError
 from einc.graph.graph import Graph, GraphTensor, Node, TensorKind
-from einc.logical.plan import Choice, LogicalPlan
+from einc.logical.plan import Candidate, Choice, LogicalPlan, Tiles
 from einc.ops.base import Operator
 from einc.ops.reproducible import ReproducibleOperator
 from einc.plan_report import read_report
@@ -40,19 +41,21 @@ def restore_plan(bundle: Bundle) -> LogicalPlan:
     """
     from einc.logical.candidates import restore_candidate
 
-    graph, sites = restore_graph(bundle), len(bundle.devices)
+    graph, sites, report = restore_graph(bundle), len(bundle.devices), read_report(bundle)
+    is_divided = report.microbatches * report.replicas > 1
     choices = []
     for node, operation in zip(graph.nodes, bundle.operations, strict=True):
         chosen = tuple(index.intervals for index in operation.indices)
         try:
             fits = prod(map(len, chosen)) * operation.replicas <= sites * operation.parts
             candidate = restore_candidate(node.operator, chosen, operation.replicas) if fits else None
+            if candidate is not None and operation.parts > 1 and not is_divided:
+                candidate = _restore_tiles(operation, candidate)
         except ValueError:
             candidate = None
         if candidate is None:
             raise OperatorError(f"operator {operation.name} is cut as this version of einc would not cut it")
         choices.append(Choice(node.name, candidate, operation.cost.repartition))
-    report = read_report(bundle)
     return LogicalPlan(
         graph,
         sites,
@@ -62,6 +65,17 @@ def restore_plan(bundle: Bundle) -> LogicalPlan:
         report.cut_cost or 0,
         input_placement=bundle.input_placement,
     )
+
+
+def _restore_tiles(operation: Operation, candidate: Candidate) -> Candidate | None:
+    """The candidate with the tiles that the sites of its functions show; None where they are those of no tiles."""
+    count = operation.parts
+    for index, intervals in enumerate(candidate.intervals):
+        tiled = replace(candidate, tiles=Tiles(index, count))
+        first, *later = ([operation.functions[f].site for f in tiled.list_tile(tile)] for tile in range(count))
+        if len(intervals) % count == 0 and len({*first}) == len(first) and all(sites == first for sites in later):
+            return tiled
+    return None
 
 
 def _restore_operator(bundle: Bundle, operation: Operation) -> Operator:

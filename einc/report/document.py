@@ -61,7 +61,8 @@ def explain(
         plan = restore_plan(bundle) if with_alternatives else None
     except OperatorError:
         plan = None  # of another version of einc, whose operators and their other cuts this one does not know
-    cuts = None if plan is None else OtherCuts(plan, timer.machine, naive=bundle.schedule == "naive")
+    tiled = _has_tiles(bundle, report)
+    cuts = None if plan is None or tiled else OtherCuts(plan, timer.machine, naive=bundle.schedule == "naive")
     layers = ToldLayers(told)
     operations = []
     for operation in bundle.operations:
@@ -99,7 +100,9 @@ def explain(
         "memory_bytes": list(bundle.memory),
         "memory_limit": report.memory_limit,
         "predicted_ms": timing.predicted_ms,
-        "least_ms": None if full_plan is None or only is not None else _find_least(full_plan, timer.machine, timing),
+        "least_ms": None
+        if full_plan is None or only is not None or tiled
+        else _find_least(full_plan, timer.machine, timing),
         "predicted_range_ms": None if timing.range_ms is None else list(timing.range_ms),
         "rates": name_rates(timer.machine),
         "references": describe_references(bundle, full_plan, timer.machine),
@@ -134,6 +137,12 @@ def describe_heading(bundle: Bundle, report: PlanReport) -> Document:
         "exact": report.exact,
         "cut_cost": report.cut_cost,
     }
+
+
+def _has_tiles(bundle: Bundle, report: PlanReport) -> bool:
+    """Whether operators are computed in tiles: parts that are none of the batch. The bound for any plan, and the times
+    of other cuts, have computing and sending one after the other, so they say nothing of such a plan."""
+    return report.microbatches * report.replicas == 1 and any(operation.parts > 1 for operation in bundle.operations)
 
 
 def _find_least(plan: LogicalPlan, machine: Machine, timing: Timing) -> float | None:

@@ -31,6 +31,10 @@ _PLAN_NAMES = {
     "paper": ("paper's cost", "the optimum of the paper's cost"),
     "less memory": ("less memory", "the optimum of the time tables with a price on memory"),
     "improved": ("improved", "the best of the others after changes of single operators"),
+    "tiles": (
+        "in tiles",
+        "the fastest of the others with products in tiles, which sites send while they compute the next",
+    ),
     "idle site": ("sites idle", "the fastest plan on fewer sites, as none that was looked at on more was faster"),
 }
 """For the names that the search gives to plans, the name in the table and what is said of it. Others are those of

@@ -77,7 +77,10 @@ def format_overview(document: Document, strong: Emphasis = str, *, paper: bool =
     lines += format_costs(document) if paper else []
     shown = sorted(sorted(range(len(groups)), key=lambda g: (_rank(groups[g]), g))[:MAX_SECTIONS])
     for g in shown:
-        lines += ["", *_format_section(groups[g], document["devices"], strong, paper=paper)]
+        lines += [
+            "",
+            *_format_section(groups[g], document["devices"], strong, paper=paper, tiled=document["division"] is None),
+        ]
     if len(shown) < len(groups):
         left = len(groups) - len(shown)
         lines += ["", f"{left} shorter kinds of operators have no section here; --op NAME shows any operator."]
@@ -91,7 +94,9 @@ def format_operator(document: Document, strong: Emphasis = str) -> str:
     lines = [
         strong(format_heading(document)),
         "",
-        *_format_section([operation], document["devices"], strong, complete=True, paper=True),
+        *_format_section(
+            [operation], document["devices"], strong, complete=True, paper=True, tiled=document["division"] is None
+        ),
         "",
     ]
     for spec in operation["specs"]:
@@ -211,9 +216,9 @@ def _format_times(document: Document, groups: Sequence[Sequence[Document]], stro
 
 
 def _format_section(
-    group: Sequence[Document], sites: int, strong: Emphasis, *, complete: bool = False, paper: bool
+    group: Sequence[Document], sites: int, strong: Emphasis, *, complete: bool = False, paper: bool, tiled: bool
 ) -> list[str]:
-    """The decisions for the first of a group of equal operators."""
+    """The decisions for the first of a group of equal operators; `tiled` says what its parts are."""
     operation = group[0]
     title = f"{', '.join(operation['outputs'])} = {operation['op']}({', '.join(operation['inputs'])})"
     lines = [strong(title) + (f"   {operation['source']}" if operation["source"] else "")]
@@ -225,7 +230,10 @@ def _format_section(
     if operation["replicas"] > 1:
         lines.append(f"  computed on {format_count(operation['replicas'], 'site')} each")
     if operation["parts"] > 1:
-        lines.append(f"  computed in {operation['parts']} parts of the batch, as their data comes")
+        told = (
+            "tiles: sites send one while they compute the next" if tiled else "parts of the batch, as their data comes"
+        )
+        lines.append(f"  computed in {operation['parts']} {told}")
     idle = operation["idle_sites"]
     if idle:
         lines.append(f"  {sites - len(idle)} of {sites} sites work; idle: {format_ranges(idle)}")
