@@ -45,8 +45,8 @@ def test_the_harness_sees_what_is_left(
 ) -> None:
     monkeypatch.setattr(harness, "SCRIPT", tmp_path / "program.py")
     (tmp_path / "program.py").write_text(program)
-    monkeypatch.setattr(harness, "measure", lambda folder, name: 0.3)
-    monkeypatch.setattr(harness.random.Random, "uniform", lambda *_: 0.3)
+    monkeypatch.setattr(harness, "measure", lambda folder, name: 0.6)
+    monkeypatch.setattr(harness.random.Random, "uniform", lambda *_: 0.6)
     tally = harness.interrupt(tmp_path, "version", 1, seed=0)
     assert list(tally.outcomes) == [outcome]
     assert len(tally.faults) == 1
