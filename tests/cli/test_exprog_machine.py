@@ -45,7 +45,7 @@ def test_the_host_has_the_sites_that_a_program_names(
 
 def test_simulate_prints_the_papers_time(swap: Path, einc: Callable[..., Any]) -> None:
     assert einc("exprog", "simulate", swap, "-m", "dgx-h100", "--ideal").out.startswith(
-        "3.118 ms for atoms of 1 GB, not measured\nno program takes less than 2.222 ms: cut {0}"
+        "3.118 ms, not measured, for atoms of 1 GB\nno program takes less than 2.222 ms: cut {0}"
     )
     document = einc("exprog", "simulate", swap, "-m", "dgx-h100", "--ideal", "--json").json()
     assert list(document) == [
@@ -85,7 +85,7 @@ def test_naive_replaces_the_body(swap: Path, einc: Callable[..., Any]) -> None:
     assert einc("exprog", "simulate", swap, "-m", "dgx-h100").code == 65
     assert einc("exprog", "check", swap, "-m", "dgx-h100", "--naive").code == 0
     assert einc("exprog", "simulate", swap, "-m", "dgx-h100", "--naive", "--ideal").out.startswith(
-        "3.118 ms for atoms of 1 GB, not measured\nno program takes less than 2.222 ms: cut {0}"
+        "3.118 ms, not measured, for atoms of 1 GB\nno program takes less than 2.222 ms: cut {0}"
     )
     assert einc("exprog", "check", swap, "--naive").code == 2
 
@@ -131,7 +131,7 @@ def test_machines_are_listed_and_shown(einc: Callable[..., Any], swap: Path, tmp
         assert json.loads(file.read_text())["name"] == name
         if name == "dgx-h100":
             assert einc("exprog", "simulate", swap, "-m", file, "--ideal").out.startswith(
-                "3.118 ms for atoms of 1 GB, not measured\nno program takes less than 2.222 ms: cut {0}"
+                "3.118 ms, not measured, for atoms of 1 GB\nno program takes less than 2.222 ms: cut {0}"
             )
     assert json.loads(einc("machine", "detect", "--json").out)["sites"]
 

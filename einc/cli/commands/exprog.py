@@ -133,7 +133,7 @@ def simulate_command(
     if as_json:
         output.say_json(document)
     elif output.STDOUT not in targets:
-        taken = f"{completion['completion_ms']:.3f} ms {_format_sizes(tree)}{_describe_trust(completion)}"
+        taken = f"{completion['completion_ms']:.3f} ms{_describe_trust(completion)}, {_format_sizes(tree)}"
         output.say(f"{taken}\n{_format_bound(document)}")
 
 
@@ -244,7 +244,7 @@ def optimize_command(
         document = {"valid": True, **times, **bounds, **free, "splits": dict(result.splits), "program": text}
         output.say_json(document | {"proposals": list(result.proposals)})
         return
-    summary = f"{result.completion_ms:.3f} ms {_format_sizes(tree)}{_describe_trust(completion)}"
+    summary = f"{result.completion_ms:.3f} ms{_describe_trust(completion)}, {_format_sizes(tree)}"
     summary += f"; the naive body: {result.naive_ms:.3f} ms\n"
     summary += f"no program takes less than {result.bound.bound_ms:.3f} ms"
     if any(partition.members is None for partition in preamble.partitions):
@@ -301,7 +301,7 @@ def bound_command(file: str, machine: str, ideal: bool, switches: bool, chunk: i
         times = f", {document['ratio']:.3g} times that" if document["ratio"] is not None else ""
         lines = [
             _format_bound(document),
-            f"this one takes {taken:.4g} ms {_format_sizes(tree)}{trust}{times}",
+            f"this one takes {taken:.4g} ms{trust}, {_format_sizes(tree)}{times}",
         ]
     output.say("\n".join(lines))
 

@@ -41,7 +41,7 @@ def make_program(count: int, names: Sequence[str], save_all: bool = False) -> Ar
 
 def run(program: ArrayProgram, sites: int) -> np.ndarray:
     rng = np.random.default_rng(3)
-    weights = {name: rng.standard_normal((4, 6) if "up" in name else (6, 4)).astype("f4") for name in program.stored}
+    weights = {name: rng.normal(0, 0.5, (4, 6) if "up" in name else (6, 4)).astype("f4") for name in program.stored}
     x = rng.standard_normal((5, 4)).astype("f4")
     with Session(compiled(program.text(), sites)) as session:
         session.load_weights(weights)
