@@ -21,7 +21,6 @@ from einc.importers.config import ConfigFields, parse_config
 from einc.importers.decoder_text import LAST_COMMENT, write_decoder
 from einc.importers.decoders import read_decoder
 from einc.importers.encoders import read_encoder, write_encoder
-from einc.importers.families import DECODER_FAMILIES
 from einc.importers.writing import StoredNames, comment_lines, make_name
 from einc_runtime.strict_json import describe_json
 from einc_runtime.text import escape_text
@@ -195,7 +194,7 @@ def _read_architecture(fields: ConfigFields) -> str | None:
         if len(listed) > 1:
             fields.note(f"architectures: {escape_text(architecture, 80)}, of {len(listed)} names")
         if architecture not in known:
-            hint = f"supported are language models of {', '.join(DECODER_FAMILIES)}, and encoders of bert"
+            hint = f"supported are {_list_supported()}"
             start = "`einc models copy llama` is a text to start from"
             fields.fail(f"architectures: {describe_json(architecture)} is not supported", f"{hint}; {start}")
             return None
@@ -207,9 +206,16 @@ def _read_architecture(fields: ConfigFields) -> str | None:
         fields.fail("model_type and architectures are missing", "this may be no configuration of a model")
         return None
     if not isinstance(kind, str) or kind not in _DEFAULT_ARCHITECTURES:
-        fields.fail(
-            f"model_type: {describe_json(kind)} is not supported", f"supported are {', '.join(_DEFAULT_ARCHITECTURES)}"
-        )
+        if isinstance(kind, str) and kind in BUILT_KINDS:
+            fields.fail("architectures is missing", 'list the class that the weights are of, as in ["ViTModel"]')
+        else:
+            fields.fail(f"model_type: {describe_json(kind)} is not supported", f"supported are {_list_supported()}")
         return None
     fields.note(f"architectures is not given: {_DEFAULT_ARCHITECTURES[kind]}")
     return _DEFAULT_ARCHITECTURES[kind]
+
+
+def _list_supported() -> str:
+    """For a hint: the types that have an entry here by name, and how many more transformers builds."""
+    count = len(CAUSAL_ARCHITECTURES.keys() - _DEFAULT_ARCHITECTURES.keys()) + len(BUILT_KINDS)
+    return f"{', '.join(_DEFAULT_ARCHITECTURES)}, and {count} more types that transformers builds (docs/importing.md)"
