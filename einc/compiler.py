@@ -91,7 +91,7 @@ class Compiled:
         return graph, selected
 
     def _find_divided(self) -> tuple[Graph, SelectedPlan]:
-        from einc.stages.compiling import find_divided
+        from einc.stages.choice import find_divided
 
         target = self.target
         machine, sites = target.machine, len(target.devices)

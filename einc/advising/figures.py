@@ -25,8 +25,7 @@ from einc.graph.graph import Graph, count_resident_bytes
 from einc.logical.pins import select_pins
 from einc.machines.model import Machine
 from einc.options import CompileOptions
-from einc.plan_reading.limits import Limit, find_limit
-from einc.plan_reading.timing import read_plan_machine, time_plan
+from einc.plan_reading.timing import Limit, find_limit, read_plan_machine, time_plan
 from einc.predict.ranges import name_rates
 from einc.search.lower_bound import bound_kernels
 from einc.target import select_target

@@ -9,9 +9,8 @@ from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, NoReturn, Unpack
 
-from einc.api.arguments import Shape, check_size, read_dtype, read_shape
+from einc.api.arguments import GraphOptions, Shape, check_size, read_dtype, read_shape
 from einc.api.graph import Graph
-from einc.api.options import GraphOptions
 from einc.api.plan import Plan
 from einc.core.tensor import TensorDesc
 from einc.errors import MachineWarning, UsageError

@@ -9,10 +9,9 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Unpack
 
-from einc.api.arguments import read_dtype
+from einc.api.arguments import PlanningOptions, read_dtype
 from einc.api.compiling import compileGraph, read_options, warn_of_assumptions
 from einc.api.graph import Graph
-from einc.api.options import PlanningOptions
 from einc.api.plan import Plan, Weights
 from einc.errors import ModelWarning, UsageError
 

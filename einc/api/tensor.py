@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import operator
+from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any, NoReturn, Protocol
 
@@ -22,6 +23,16 @@ class TensorGraph(Protocol):
 
     def _find_name(self, key: str) -> str:
         """The present name of the tensor that was first called `key`."""
+
+
+def _write_binary(function: str) -> Callable[[Tensor, Tensor | Number], Tensor]:
+    """The method of a tensor for an operator of Python."""
+    return lambda tensor, operand: tensor.graph.binary(tensor, operand, function)
+
+
+def _write_reversed(function: str) -> Callable[[Tensor, Number], Tensor]:
+    """The same where the tensor is on the right of a number."""
+    return lambda tensor, operand: tensor.graph.binary(operand, tensor, function)
 
 
 @dataclass(frozen=True, slots=True, eq=False, repr=False)
@@ -85,68 +96,19 @@ class Tensor:
     def __invert__(self) -> Tensor:
         return self.graph.unary(self, "not")
 
-    def __add__(self, other: Tensor | Number) -> Tensor:
-        return self.graph.binary(self, other, "add")
-
-    def __radd__(self, other: Number) -> Tensor:
-        return self.graph.binary(other, self, "add")
-
-    def __sub__(self, other: Tensor | Number) -> Tensor:
-        return self.graph.binary(self, other, "sub")
-
-    def __rsub__(self, other: Number) -> Tensor:
-        return self.graph.binary(other, self, "sub")
-
-    def __mul__(self, other: Tensor | Number) -> Tensor:
-        return self.graph.binary(self, other, "mul")
-
-    def __rmul__(self, other: Number) -> Tensor:
-        return self.graph.binary(other, self, "mul")
-
-    def __truediv__(self, other: Tensor | Number) -> Tensor:
-        return self.graph.binary(self, other, "div")
-
-    def __rtruediv__(self, other: Number) -> Tensor:
-        return self.graph.binary(other, self, "div")
-
-    def __floordiv__(self, other: Tensor | Number) -> Tensor:
-        return self.graph.binary(self, other, "floordiv")
-
-    def __rfloordiv__(self, other: Number) -> Tensor:
-        return self.graph.binary(other, self, "floordiv")
-
-    def __mod__(self, other: Tensor | Number) -> Tensor:
-        return self.graph.binary(self, other, "mod")
-
-    def __rmod__(self, other: Number) -> Tensor:
-        return self.graph.binary(other, self, "mod")
-
-    def __pow__(self, other: Tensor | Number) -> Tensor:
-        return self.graph.binary(self, other, "pow")
-
-    def __rpow__(self, other: Number) -> Tensor:
-        return self.graph.binary(other, self, "pow")
-
     def __matmul__(self, other: Tensor) -> Tensor:
         return self.graph.matmul(self, other)
 
-    def __lt__(self, other: Tensor | Number) -> Tensor:
-        return self.graph.binary(self, other, "lt")
-
-    def __le__(self, other: Tensor | Number) -> Tensor:
-        return self.graph.binary(self, other, "le")
-
-    def __gt__(self, other: Tensor | Number) -> Tensor:
-        return self.graph.binary(self, other, "gt")
-
-    def __ge__(self, other: Tensor | Number) -> Tensor:
-        return self.graph.binary(self, other, "ge")
-
-    def __and__(self, other: Tensor) -> Tensor:
-        return self.graph.binary(self, other, "and")
-
-    def __or__(self, other: Tensor) -> Tensor:
-        return self.graph.binary(self, other, "or")
+    __add__, __radd__ = _write_binary("add"), _write_reversed("add")
+    __sub__, __rsub__ = _write_binary("sub"), _write_reversed("sub")
+    __mul__, __rmul__ = _write_binary("mul"), _write_reversed("mul")
+    __truediv__, __rtruediv__ = _write_binary("div"), _write_reversed("div")
+    __floordiv__, __rfloordiv__ = _write_binary("floordiv"), _write_reversed("floordiv")
+    __mod__, __rmod__ = _write_binary("mod"), _write_reversed("mod")
+    __pow__, __rpow__ = _write_binary("pow"), _write_reversed("pow")
+    __lt__, __le__ = _write_binary("lt"), _write_binary("le")
+    __gt__, __ge__ = _write_binary("gt"), _write_binary("ge")
+    __and__, __or__ = _write_binary("and"), _write_binary("or")
 
 
 def read_slices(key: Any, desc: TensorDesc) -> tuple[list[tuple[int, int]], list[int]]:

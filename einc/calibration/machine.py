@@ -62,7 +62,9 @@ def calibrate_host(
     measurements = measure_probes(probes, probed, start, seconds, phase, clock)
     rates = fit_rates(measurements.samples)
     ratios = list_ratios(measurements.samples, rates)
-    begun = {name: add_start(rate, measurements.start_ms) for name, rate in rates.items()}
+    begun = {
+        name: replace(rate, us=round_to_digits(rate.us + measurements.start_ms * 1e3)) for name, rate in rates.items()
+    }
     moving = begun.get("copy", KernelRate(0.0, gbs=base.sites[0].hbm_gbs))
     begun["transfer"] = moving
     machine = replace(
@@ -84,11 +86,6 @@ def calibrate_host(
         measured=f"{name_processor()}, {format_count(count, 'core')}",
     )
     return Calibration(machine, ratios, measurements.rounds, len(probes), measurements.left_out)
-
-
-def add_start(rate: KernelRate, start_ms: float) -> KernelRate:
-    """The rate of a task with the time that starting it takes."""
-    return replace(rate, us=round_to_digits(rate.us + start_ms * 1e3))
 
 
 def _list_peaks(rates: dict[str, KernelRate]) -> tuple[tuple[str, float], ...]:

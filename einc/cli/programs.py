@@ -49,7 +49,7 @@ def read_program_tree(file: str, chunk: int | None = None) -> ProgramTree:
 
 def print_algorithm(algorithm: CollectiveAlgorithm, chunk: int | None) -> str:
     """The text of the exchange program of an algorithm. Raises ProgramError for one that is not valid."""
-    from einc.exchange.collectives.importing import DEFAULT_CHUNK, convert_algorithm
+    from einc.exchange.collectives.translating import DEFAULT_CHUNK, convert_algorithm
     from einc.exchange.language.printer import print_program
 
     return print_program(convert_algorithm(algorithm, DEFAULT_CHUNK if chunk is None else chunk))

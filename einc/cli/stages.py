@@ -31,7 +31,7 @@ def dump_stage(compiled: Compiled, stage: str) -> str:
 
             return dump_plan(compiled.plan)
         case "device":
-            from einc.physical.dump import dump as dump_program
+            from einc.physical.program import dump as dump_program
 
             return dump_program(compiled.program)
         case "exprog":

@@ -15,7 +15,7 @@ from einc.exchange.language.closure import State
 from einc.exchange.language.exact_cover import CoverBudget, find_cheapest_partition
 from einc.exchange.language.printer import format_aggregate
 from einc.exchange.language.program import Action, Aggregate, Program, list_targets
-from einc.exchange.routing import Routing
+from einc.exchange.network import Routing
 from einc.machines.model import Machine
 
 

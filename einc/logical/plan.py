@@ -29,7 +29,7 @@ class Candidate:
 
     Each function specification of the spec is computed on `replicas` sites. If these are two or more, no block is put
     out in partial copies. `join` counts what every replica reads. With `tiles`, each site computes as many functions,
-    one after the other, in place of one (`einc.logical.tiles`).
+    one after the other, in place of one (`einc.logical.division`).
     """
 
     intervals: Intervals

@@ -23,13 +23,14 @@ from einc.machines.importers.topology_facts import Topology
 from einc.machines.load import load_machine
 from einc.machines.model import Machine, Site
 from einc.machines.visible.cuda_driver import DriverFacts, VisibleGpu, ask_driver
-from einc.machines.visible.tools import ask_rocm_smi, run_tool
 from einc.machines.visible.topologies import (
     NAME_A_MACHINE,
     VisibleSources,
     ask_everything,
+    ask_rocm_smi,
     describe_visible,
     list_direct,
+    run_tool,
 )
 from einc_runtime.errors import MissingFault
 from einc_runtime.plan.schema import HOST

@@ -17,8 +17,7 @@ from einc.ops.arguments import Argument, require_tensors
 from einc.ops.base import Attributes, Operator
 from einc.ops.derived import DerivedMappedOperator, apply_family, restore_fields
 from einc_runtime.custom import load_custom_operator
-from einc_runtime.plan.meaning.custom import bind
-from einc_runtime.plan.meaning.custom_signatures import BoundSignature, format_settings, parse_settings
+from einc_runtime.plan.meaning.custom import BoundSignature, bind, format_settings, parse_settings
 
 if TYPE_CHECKING:
     from einc.ops.base import Array

@@ -42,7 +42,11 @@ def _compute_before(consumer: RecurrenceOperator, k: int, producer: Equation) ->
     """An elementwise operator whose result a recurrence reads: within the equation that reads it at all its loops, else
     as an equation of its own, which is computed once at each step."""
     program, along = consumer.program, consumer.program.along
-    readers = [number for number, equation in enumerate(program.equations) if k in _list_sources(equation)]
+    readers = [
+        number
+        for number, equation in enumerate(program.equations)
+        if k in [read.source for read in equation.operand_reads]
+    ]
     reads = [read for equation in program.equations for read in equation.operand_reads if read.source == k]
     starts = any(
         isinstance(equation.initial, OperandRead) and equation.initial.source == k for equation in program.equations
@@ -80,10 +84,6 @@ def _compute_before(consumer: RecurrenceOperator, k: int, producer: Equation) ->
     first = RecurrenceEquation(producer.dtype.value, reads[0].loops, tuple(inner), producer.program.text)
     results = [number + 1 for number in program.results]
     return build_recurrence(operands, program.loops, [first, *behind], results, consumer.dims)
-
-
-def _list_sources(equation: RecurrenceEquation) -> list[int]:
-    return [read.source for read in equation.operand_reads]
 
 
 def _read_through(

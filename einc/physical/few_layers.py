@@ -20,7 +20,7 @@ from einc.machines.model import Machine
 from einc.physical.memory import BuiltLayers
 from einc.physical.program import DeviceProgram
 from einc.physical.records import format_source, make_tensor_records
-from einc_runtime.plan.layers import CopyNames, Repetition, Section
+from einc_runtime.plan.record import CopyNames, Repetition, Section
 from einc_runtime.plan.regions import reads_of, writes_of
 from einc_runtime.plan.repetition import LayerCopier, keep, repeat
 from einc_runtime.plan.schema import Tensor

@@ -1,12 +1,16 @@
 """The placing of operators, one after another: sites, exchanges and kernels, from plan records to buffers and tasks.
 
 What has been placed can be copied (`Placer.fork`), and is collected at the end for the passes behind (`passes.py`).
+
+Placement goes by an estimate of when sites will have done the kernels that were given to them so far. It counts kernels
+and what they wait for, and no exchanges. So it is the same whatever exchange programs are chosen, and a plan has the
+same placement with all of them. Kernels take what the simulation of a whole plan charges for them.
 """
 
 from __future__ import annotations
 
 import copy
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 
 import msgspec
@@ -17,13 +21,13 @@ from einc.physical.atoms import find_inflows
 from einc.physical.few_layers import FewLayers
 from einc.physical.homes import Homes, StateHomes
 from einc.physical.lowering import Lowering
-from einc.physical.occupancy import Occupancy
 from einc.physical.passes import BuildState
 from einc.physical.placement import place_among
 from einc.physical.program import DeviceProgram, DeviceProgramBuilder
 from einc.physical.records import OperationRecorder, place_operation, trim_later
 from einc.physical.residency import CompleteBlock, PartialCopy, PlacedParts, Residencies, Residency
 from einc.physical.schedule import OUTPUT, NaiveScheduler, Scheduler
+from einc.predict.costs import compute_occupied_ms, describe_kernel
 from einc_runtime.plan.joint_aggregation import AggregationGroup, groups_of
 from einc_runtime.plan.schema import Block, Exchange, Operation, Output, Region, Tensor, TransferTask
 from einc_runtime.plan.states import STATE, find_updates
@@ -331,3 +335,39 @@ def _join_outputs(output: Output, part: Output) -> Output:
     """An output with a further part of it."""
     later = (*output.later, part.exchange)
     return msgspec.structs.replace(output, regions=(*output.regions, *part.regions), later=later)
+
+
+class Occupancy:
+    """Milliseconds from the beginning: when each site is free, and when each computed tensor (a position) is there."""
+
+    def __init__(self, machine: Machine, sites: int) -> None:
+        self._machine = machine
+        self._free = [0.0] * sites
+        self._ready: dict[int, float] = {}
+
+    def fork(self) -> Occupancy:
+        """The same state; neither changes the other."""
+        forked = copy.copy(self)
+        forked._free, forked._ready = self._free.copy(), self._ready.copy()
+        return forked
+
+    def busy_ms(self, tensors: Iterable[int]) -> list[float]:
+        """Per site, how long it would still be busy when all of these tensors are there."""
+        ready = self._find_ready(tensors)
+        return [max(0.0, free - ready) for free in self._free]
+
+    def add(self, operation: Operation) -> None:
+        """Counts the functions of an operation, which has been placed."""
+        ready = self._find_ready(operation.inputs)
+        machine = self._machine
+        ends = []
+        for function in operation.functions:
+            site = machine.sites[function.site]
+            length = compute_occupied_ms(describe_kernel(operation, function), site, machine.kernel_latency_us)
+            end = max(ready, self._free[function.site]) + length
+            self._free[function.site] = end
+            ends.append(end)
+        self._ready.update(dict.fromkeys(operation.outputs, max(ends)))
+
+    def _find_ready(self, tensors: Iterable[int]) -> float:
+        return max((self._ready.get(tensor, 0.0) for tensor in tensors), default=0.0)

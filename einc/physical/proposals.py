@@ -13,8 +13,7 @@ from dataclasses import dataclass
 from einc.exchange.language.program import Action, Program
 from einc.exchange.language.resolve import read_program
 from einc.exchange.simulation.simulator import simulate
-from einc.exchange.synthesis.consultation import Consultation
-from einc.exchange.synthesis.proposers import Proposer
+from einc.exchange.synthesis.proposers import Consultation, Proposer
 from einc.machines.model import Machine
 from einc.physical.atoms import Inflow
 from einc.physical.budget import SearchBudget

@@ -17,7 +17,7 @@ from einc.exchange.language.closure import Firing, order_firings
 from einc.exchange.language.printer import print_program
 from einc.exchange.language.program import Program, list_targets
 from einc.exchange.naive import build_naive_body
-from einc.exchange.routing import Routing
+from einc.exchange.network import Routing
 from einc.exchange.simulation.simulator import simulate
 from einc.machines.model import BYTES_PER_MS, MS_PER_US, Machine
 from einc.physical.atoms import Inflow

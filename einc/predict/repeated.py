@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import Protocol
 
 from einc.predict.timeline import TimedRun
-from einc_runtime.plan.layers import Repetition
+from einc_runtime.plan.record import Repetition
 from einc_runtime.plan.regions import ExecutablePlan
 from einc_runtime.plan.schema import KernelTask
 

@@ -10,9 +10,8 @@ from dataclasses import dataclass, replace
 from einc.errors import MachineError
 from einc.graph.layers import Folded
 from einc.logical.plan import LogicalPlan
-from einc.physical.beginnings import PlacedBeginnings
 from einc.physical.budget import SearchBudget
-from einc.physical.build import build
+from einc.physical.build import PlacedBeginnings, build
 from einc.physical.placer import PlanRecords
 from einc.physical.records import OperationRecorder
 from einc.physical.schedule import NaiveScheduler

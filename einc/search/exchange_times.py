@@ -18,7 +18,7 @@ from typing import Any
 import numpy as np
 
 from einc.core.tensor import TensorType
-from einc.exchange.routing import Routing
+from einc.exchange.network import Routing
 from einc.machines.model import BYTES_PER_MS, MS_PER_US, Machine, Pair
 from einc.predict.costs import find_combining_rate
 from einc.search.cut_times import HeldBytes, estimate_entering, find_kinds, measure_cuts

@@ -1,10 +1,15 @@
 """Plans of a shape: the ordinary search plans one part of the batch on as many sites as a stage has, and each stage
-takes its operators' cuts from that plan."""
+takes its operators' cuts from that plan.
+
+Stages are runs of nodes, in the graph's order, that take about equally long. A cut costs what crosses it: the next
+stage has each part later by this time. So stages end where little crosses, as between two layers, unless others would
+be much longer then.
+"""
 
 from __future__ import annotations
 
 import itertools
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
 from dataclasses import dataclass, replace
 from math import inf
 
@@ -24,7 +29,6 @@ from einc.predict.cores import list_run_tasks
 from einc.predict.timeline import time_tasks
 from einc.search.fastest import find_fastest
 from einc.stages.batch import BatchCut
-from einc.stages.cutting import count_crossing_bytes, cut_stages
 from einc_runtime.plan.repetition import repeat
 from einc_runtime.plan.schema import KernelTask
 
@@ -205,3 +209,63 @@ def _estimate_moves_ms(cut: BatchCut, machine: Machine, groups: Sequence[Sequenc
     bytes_per_ms = min(rates, default=inf) * BYTES_PER_MS * len(groups[0]) * cut.parts
     crossing = [*count_crossing_bytes(cut.graph, cut.late), 0]
     return [machine.transfer_latency_us * MS_PER_US + size / bytes_per_ms for size in crossing]
+
+
+def count_crossing_bytes(graph: Graph, late: Collection[int] = ()) -> list[int]:
+    """For every node but the last, the bytes of the tensors that it or nodes before it make, and that nodes after it
+    read. Nodes in `late` do not count as readers."""
+    table, last = graph.tensor_table(), {}
+    for number, node in enumerate(graph.nodes):
+        if number not in late:
+            last.update(dict.fromkeys(node.inputs, number))
+    changes = [0] * (len(graph.nodes) + 1)
+    for number, node in enumerate(graph.nodes):
+        for name in node.outputs:
+            if last.get(name, number) > number:
+                desc = table[name].desc
+                size = desc.type.size * desc.dtype.itemsize
+                changes[number] += size
+                changes[last[name]] -= size
+    crossing, total = [], 0
+    for change in changes[: len(graph.nodes) - 1]:
+        total += change
+        crossing.append(total)
+    return crossing
+
+
+def cut_stages(times: Sequence[float], moves: Sequence[float], stages: int) -> tuple[int, ...] | None:
+    """The stage of every node; `times[n]` is about what node n takes, and `moves[n]` what it takes to move all that
+    crosses between it and the next node. None if there are too few nodes.
+
+    The longest stage, with what comes to it, is as short as can be. Of equal choices, the first cuts are the latest.
+    """
+    count = len(times)
+    if stages > count:
+        return None
+    before = [0.0]
+    for time in times:
+        before.append(before[-1] + time)
+    # longest[i] is the longest of the stages so far, if they have the first i nodes; last[s][i] where the last begins.
+    longest = [inf, *before[1:]]
+    last: list[list[int]] = []
+    for _ in range(1, stages):
+        row, begins = [inf] * (count + 1), [0] * (count + 1)
+        for end in range(2, count + 1):
+            for begin in range(end - 1, 0, -1):
+                length = before[end] - before[begin]
+                if length > row[end]:
+                    break  # a stage that begins earlier is longer still
+                most = max(longest[begin], length + moves[begin - 1])
+                if most < row[end]:
+                    row[end], begins[end] = most, begin
+        longest = row
+        last.append(begins)
+    if longest[count] == inf:
+        return None
+    stage_of = [0] * count
+    end = count
+    for stage in range(stages - 1, 0, -1):
+        begin = last[stage - 1][end]
+        stage_of[begin:end] = [stage] * (end - begin)
+        end = begin
+    return tuple(stage_of)

@@ -13,7 +13,6 @@ from einc.logical.plan import Choice, LogicalPlan
 from einc.logical.problem import build_problem, find_part
 from einc.machines.load import format_machine
 from einc.machines.model import Machine
-from einc.ops.base import Attribute
 from einc.options import FASTEST, SCHEDULES, SELECTORS
 from einc.physical.memory import ALIGNMENT
 from einc.plan_reading.restore import restore_plan
@@ -94,7 +93,9 @@ def _verify_operation(where: str, operation: Operation, graph: Graph, choice: Ch
     require_equal(f"{where}.title", operation.title, operator.title)
     require_equal(f"{where}.precision", operation.precision, operator.precision)
     require_equal(f"{where}.kernel", operation.kernel, operator.kernel.name)
-    attributes = {name: _as_list(value) for name, value in sorted(operator.kernel.attributes)}
+    attributes = {
+        name: (list(value) if isinstance(value, tuple) else value) for name, value in sorted(operator.kernel.attributes)
+    }
     require_equal(f"{where}.kernel_attributes", operation.kernel_attributes, attributes)
     require_equal(f"{where}.aggregations", operation.aggregations, tuple(operator.aggregations))
     require_equal(f"{where}.joint_aggregations", operation.joint_aggregations, operator.joint_aggregations)
@@ -108,10 +109,6 @@ def _verify_operation(where: str, operation: Operation, graph: Graph, choice: Ch
         require_equal(f"{at}.flops", function.flops, operator.flops(spec))
         require_equal(f"{at}.traffic", function.traffic, operator.traffic(spec))
         require_equal(f"{at}.work", function.work, operator.work(spec))
-
-
-def _as_list(value: Attribute) -> object:
-    return list(value) if isinstance(value, tuple) else value
 
 
 def _verify_costs(bundle: Bundle, plan: LogicalPlan) -> None:

@@ -60,7 +60,11 @@ def try_steps(model: Graph, step: DecodeStep) -> int:
     import numpy as np
 
     rng = np.random.default_rng(0)
-    loaded = {tensor.name: _draw(tensor, model, rng) for tensor in model.tensors if _is_loaded(tensor)}
+    loaded = {
+        tensor.name: _draw(tensor, model, rng)
+        for tensor in model.tensors
+        if (tensor.kind in (TensorKind.INPUT, TensorKind.WEIGHT))
+    }
     numbers = _find_numbers(model, step)
     chosen = {name: np.asarray(rng.integers(0, step.tokens.new_extent, loaded[name].shape)) for name in sorted(numbers)}
     return compare_steps(model, step, loaded, chosen)
@@ -128,10 +132,6 @@ def _find_numbers(model: Graph, step: DecodeStep) -> set[str]:
         if (lookup := find_lookup(node.operator)) is not None
         and numbers_tokens(node.operator, [step.forms[name] for name in node.inputs])
     }
-
-
-def _is_loaded(tensor: GraphTensor) -> bool:
-    return tensor.kind in (TensorKind.INPUT, TensorKind.WEIGHT)
 
 
 def _draw(tensor: GraphTensor, model: Graph, rng: np.random.Generator) -> Array:

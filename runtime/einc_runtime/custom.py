@@ -21,7 +21,7 @@ from functools import cache, cached_property
 from typing import Any
 
 from einc_runtime.errors import KernelFault, MissingFault, PlanFault
-from einc_runtime.plan.meaning.custom_signatures import CustomSignature, parse_custom_signature
+from einc_runtime.plan.meaning.custom import CustomSignature, parse_custom_signature
 
 ENTRY_POINTS = "einc_operators"
 DOCUMENTATION = "docs/custom-operators.md"

@@ -18,7 +18,7 @@ import numpy as np
 from einc_runtime.dtypes import FLOATS, INTEGERS, Array, compute_type, storage_dtype
 from einc_runtime.errors import PlanFault
 from einc_runtime.plan.aggregate_definitions import AggregateDefinition
-from einc_runtime.plan.scalar_programs import ScalarLiteral, ScalarProgram
+from einc_runtime.plan.scalar_programs import ScalarProgram
 
 SAMPLES: Final = 256
 """Tuples that each law is tried on: it takes a millisecond, and a law that does not hold for one tuple in 50 is found
@@ -82,11 +82,10 @@ def require_laws(use: AggregateUse, evaluate: Evaluate, combining: AggregateDefi
 
 
 def _make_identity(use: AggregateUse) -> list[Array]:
-    return [_make_array(literal, dtype) for literal, dtype in zip(use.definition.identity, use.types, strict=True)]
-
-
-def _make_array(literal: ScalarLiteral, dtype: str) -> Array:
-    return np.full((1,), literal.value, storage_dtype(compute_type(dtype)))
+    return [
+        np.full((1,), literal.value, storage_dtype(compute_type(dtype)))
+        for literal, dtype in zip(use.definition.identity, use.types, strict=True)
+    ]
 
 
 def _combine(

@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 
 import einc as es
-from einc.api.options import GraphOptions, PlanningOptions
+from einc.api.arguments import GraphOptions, PlanningOptions
 from einc.options import CompileOptions
 
 PAGE = Path(__file__).parents[2] / "docs" / "python.md"

@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 
 from einc.exchange.bounds import bound, verify
 from einc.exchange.bounds.demands import collect_demands
-from einc.exchange.bounds.symmetry import find_symmetries, find_symmetry_class
+from einc.exchange.bounds.memberships import find_symmetries, find_symmetry_class
 from einc.exchange.language.program import Holding, Partition, Program, Requirement
 from einc.exchange.language.resolve import read_program
 from einc.exchange.network import build_network

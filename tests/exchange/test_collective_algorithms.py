@@ -8,11 +8,10 @@ import random
 import pytest
 
 from einc.errors import ProgramError
-from einc.exchange.collectives.exporting import convert_program
-from einc.exchange.collectives.importing import convert_algorithm
 from einc.exchange.collectives.msccl_xml import read_msccl_xml, write_msccl_xml
 from einc.exchange.collectives.mscclpp_json import read_mscclpp_json
 from einc.exchange.collectives.mscclpp_writing import write_mscclpp_json
+from einc.exchange.collectives.translating import convert_algorithm, convert_program
 from einc.exchange.collectives.verifying import verify_algorithm
 from einc.exchange.language.checker import check
 from einc.exchange.language.program import Action, Holding, Program, Requirement

@@ -6,8 +6,8 @@ import json
 import pytest
 
 from einc.errors import ProgramError
-from einc.exchange.collectives.importing import convert_algorithm
 from einc.exchange.collectives.mscclpp_json import read_mscclpp_json
+from einc.exchange.collectives.translating import convert_algorithm
 from einc.exchange.collectives.verifying import verify_algorithm
 
 

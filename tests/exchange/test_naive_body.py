@@ -7,7 +7,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from einc.errors import ProgramError
-from einc.exchange.language import membership
+from einc.exchange.language import resolve as resolving
 from einc.exchange.language.checker import check
 from einc.exchange.language.parser import parse
 from einc.exchange.language.printer import format_action, print_program
@@ -173,7 +173,7 @@ def test_memberships_equal_the_enumeration(data):
 
 
 def test_a_search_for_a_membership_is_bounded(monkeypatch):
-    monkeypatch.setattr(membership, "MAX_WORK", 30_000)  # a fifth
+    monkeypatch.setattr(resolving, "MAX_WORK", 30_000)  # a fifth
     sizes = " ".join(f"G{k} {{size 1}}" for k in range(8))
     ring = "\n".join(f"A @ G{k} -> G{(k + 1) % 8}" for k in range(8))
     text = f"PARTITIONS: {sizes}\nIN: A @ 0\nOUT: A+B @ 0; A @ G7\n{ring}\n"

@@ -9,7 +9,6 @@ import pytest
 from einc.errors import ProgramError
 from einc.exchange.language.resolve import read_preamble
 from einc.exchange.synthesis import SynthesisOptions, synthesize
-from einc.exchange.synthesis.commands import CommandProposer
 from einc.exchange.synthesis.proposers import (
     JudgedCandidate,
     TextProposer,
@@ -17,6 +16,7 @@ from einc.exchange.synthesis.proposers import (
     read_candidate,
     split_candidates,
 )
+from einc.exchange.synthesis.sources import CommandProposer
 from tests.support.exchange_oracle import SWAP
 from tests.support.proposal_cases import BARE, MACHINE, PREAMBLE, SPLIT, make_request
 

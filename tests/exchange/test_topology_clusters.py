@@ -10,8 +10,8 @@ from einc.exchange.bounds import verify
 from einc.exchange.language.checker import check
 from einc.exchange.network import build_network
 from einc.exchange.synthesis import SynthesisOptions, synthesize
+from einc.exchange.synthesis.allocation import grow_routes
 from einc.exchange.synthesis.demands import DemandShape
-from einc.exchange.synthesis.growth import grow_routes
 from einc.exchange.synthesis.routes import compute_load
 from einc.exchange.synthesis.trees import PathPrices, find_cheapest_routes
 from einc.exchange.topology_clusters import compute_offsets, find_levels

@@ -13,7 +13,7 @@ import lark
 import pytest
 
 from einc.data import find_folder
-from einc.frontend import ast, tables
+from einc.frontend import ast, parser
 from einc.frontend.parser import parse
 from tests.support.parser_tables import write_tables
 
@@ -47,12 +47,12 @@ def test_the_tables_are_those_of_the_grammar(update_golden: bool) -> None:
 def test_tables_of_another_grammar_are_made_again(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     shutil.copytree(find_folder("grammars"), tmp_path, dirs_exist_ok=True)
     (tmp_path / "ein.json").write_text('{"stamp": "another one", "data": {}, "memo": {}}')
-    monkeypatch.setattr(tables, "find_folder", lambda name: tmp_path)
-    tables.load_parser.cache_clear()
+    monkeypatch.setattr(parser, "find_folder", lambda name: tmp_path)
+    parser.load_parser.cache_clear()
     try:
         assert parse("x = y", "w.ein").statements == (ast.AssignStmt((ast.Name("x"),), ast.Name("y")),)
     finally:
-        tables.load_parser.cache_clear()
+        parser.load_parser.cache_clear()
 
 
 @pytest.mark.parametrize("word", ["inputs", "dims", "weight_2", "asx", "from_", "true1", "modelled", "_", "f32x"])

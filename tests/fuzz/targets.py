@@ -291,16 +291,16 @@ def _seed_execution_plans() -> list[bytes]:
 
 
 def _read_algorithm(data: bytes) -> None:
-    from einc.exchange.collectives.importing import convert_algorithm
     from einc.exchange.collectives.msccl_xml import read_msccl_xml
+    from einc.exchange.collectives.translating import convert_algorithm
     from einc.exchange.language.checker import check
 
     assert check(convert_algorithm(read_msccl_xml(data.decode("utf-8", "replace"), "x.xml"))).valid
 
 
 def _read_execution_plan(data: bytes) -> None:
-    from einc.exchange.collectives.importing import convert_algorithm
     from einc.exchange.collectives.mscclpp_json import read_mscclpp_json
+    from einc.exchange.collectives.translating import convert_algorithm
     from einc.exchange.language.checker import check
 
     assert check(convert_algorithm(read_mscclpp_json(data.decode("utf-8", "replace"), "x.json"))).valid

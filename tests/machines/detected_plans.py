@@ -17,8 +17,7 @@ from einc.machines.load import build_gpu_site, load_machine
 from einc.machines.model import Machine, Pair, Resource
 from einc.machines.visible.cuda_driver import ask_driver
 from einc.machines.visible.nvml import ask_nvml
-from einc.machines.visible.tools import ask_rocm_smi
-from einc.machines.visible.topologies import VisibleSources
+from einc.machines.visible.topologies import VisibleSources, ask_rocm_smi
 from tests.machines.detection_page import time_on
 from tests.support.stand_in_driver import make_driver
 from tests.support.stand_in_rocm import make_rocm_smi

@@ -20,7 +20,7 @@ from einc_runtime.execution.session import Session
 from einc_runtime.kernels.base import Invocation
 from einc_runtime.kernels.triton import builders
 from einc_runtime.kernels.triton.launches import as_layout
-from einc_runtime.plan.meaning.custom_signatures import parse_custom_signature
+from einc_runtime.plan.meaning.custom import parse_custom_signature
 from tests.support.custom_packages import install, install_spectra, make_site, read_block
 from tests.support.triton_in_numpy import Arena, run
 

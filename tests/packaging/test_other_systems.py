@@ -10,7 +10,7 @@ from pathlib import Path
 
 import pytest
 
-from einc_runtime.execution.data.stored_bytes import StoredBytes
+from einc_runtime.execution.data.stored_arrays import StoredBytes
 
 ROOT = Path(__file__).parents[2]
 

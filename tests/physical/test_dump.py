@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from einc.physical.build import build
-from einc.physical.dump import dump
+from einc.physical.program import dump
 from tests.support.physical_toys import Formula, graph_of, plan_of, switch
 
 EXPECTED = """\

@@ -8,8 +8,7 @@ from typing import Literal
 import pytest
 
 from einc.machines.load import load_machine
-from einc.physical.beginnings import MAX_KEPT_BEGINNINGS, PlacedBeginnings
-from einc.physical.build import build
+from einc.physical.build import MAX_KEPT_BEGINNINGS, PlacedBeginnings, build
 from einc.physical.placer import Placer, PlanRecords
 from einc.physical.records import OperationRecorder
 from einc.physical.schedule import NaiveScheduler

@@ -10,8 +10,8 @@ import pytest
 from einc.errors import ProgramError
 from einc.exchange.language.printer import print_program
 from einc.exchange.synthesis import SynthesisOptions, synthesize
-from einc.exchange.synthesis.commands import CommandProposer
 from einc.exchange.synthesis.proposers import TextProposer
+from einc.exchange.synthesis.sources import CommandProposer
 from tests.support.layered_model import compile_layers, exchanges_of
 
 

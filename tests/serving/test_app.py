@@ -14,7 +14,7 @@ import numpy as np
 import pytest
 
 from einc.serving import app as app_module
-from einc.serving import results as results_module
+from einc.serving import app as results_module
 from einc.serving.answers import TextAnswer
 from einc_runtime.generation.model_folder import ChatTemplate
 from einc_runtime.generation.sampling import Sampling

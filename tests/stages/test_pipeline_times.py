@@ -7,8 +7,7 @@ import random
 
 from einc.logical.division import Division, DivisionShape, list_part_functions
 from einc.stages.choice import ShapeRequest
-from einc.stages.cutting import cut_stages
-from einc.stages.planning import list_groups, run_pipeline
+from einc.stages.planning import cut_stages, list_groups, run_pipeline
 
 
 def find_longest_way(times: list[float], moves: list[float], microbatches: int) -> float:

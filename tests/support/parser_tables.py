@@ -1,4 +1,4 @@
-"""Writes the tables of `einc/frontend/tables.py`, in the same order whatever order sets have."""
+"""Writes the tables of `einc/frontend/parser.py`, in the same order whatever order sets have."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from typing import Any
 from lark.grammar import Rule
 from lark.lexer import TerminalDef
 
-from einc.frontend.tables import make_parser, stamp
+from einc.frontend.parser import make_parser, stamp
 
 
 def write_tables(grammar: str) -> str:

@@ -1,15 +1,17 @@
-"""`einc compile`: write the plan of a model, show a stage of the compilation, or compare machines."""
+"""`einc compile`: write the plan of a model, show a stage of the compilation, or compare machines.
+
+`--precompile` also compiles the plan's GPU kernels, beside it.
+"""
 
 from __future__ import annotations
 
 import os
-from collections.abc import Callable
-from dataclasses import dataclass
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any
 
 import click
 
-from einc.cli.compare_machines import compare_costs, derive_options
 from einc.cli.files import read_model_text
 from einc.cli.options import (
     compile_options,
@@ -19,16 +21,62 @@ from einc.cli.options import (
     read_options,
     read_proposers,
 )
-from einc.cli.precompile import Architectures, precompile, require_compiler
 from einc.cli.stages import STAGES, dump_stage, summarize_plan
+from einc.errors import CapacityError, MachineError, UsageError
+from einc.options import CompileOptions
 from einc_runtime.cli import output
-from einc_runtime.cli.base import EincCommand, examples, json_option
+from einc_runtime.cli.base import EincCommand, ParamType, examples, json_option
 from einc_runtime.cli.files import STDIN
 from einc_runtime.cli.progress import show_phases
+from einc_runtime.errors import WriteFault
 from einc_runtime.text import format_count
 
 if TYPE_CHECKING:
     from einc.compiler import Compiled
+    from einc_runtime.plan.schema import Bundle
+
+
+class Architectures(ParamType):
+    """Names of GPU architectures, separated by commas: sm_80,sm_90."""
+
+    name = "ARCHITECTURES"
+
+    def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> tuple[str, ...]:
+        if isinstance(value, tuple):
+            return value
+        from einc_runtime.kernels.cuda.triton_compile import ARCHITECTURES
+
+        names = tuple(dict.fromkeys(part.strip() for part in str(value).split(",")))
+        for name in names:
+            if name not in ARCHITECTURES:
+                self.fail(f"'{name}' is not an architecture; there are {', '.join(ARCHITECTURES)}", param, ctx)
+        return names
+
+
+def require_compiler() -> str:
+    """The compiler's name and version. Raises MissingFault where there is none."""
+    from einc_runtime.execution.cuda import precompile as kernels
+
+    return kernels.require_compiler()
+
+
+def precompile(bundle: Bundle, plan: str, architectures: tuple[str, ...]) -> dict[str, Any]:
+    """Compiles the kernels of the plan that is written to `plan`, and returns where they are and how many."""
+    from einc_runtime.execution.cuda.precompile import precompile as compile_kernels
+    from einc_runtime.kernels.cuda.kernel_cache import directory_beside
+
+    folder = directory_beside(plan)
+    try:
+        count = compile_kernels(bundle, architectures, folder)
+    except OSError as error:
+        raise WriteFault(f"cannot write kernels to {folder}: {error.strerror or error}") from error
+    output.note(f"{folder}: {count} kernels for {', '.join(architectures)}")
+    return {
+        "directory": str(folder),
+        "architectures": list(architectures),
+        "count": count,
+        "compiler": require_compiler(),
+    }
 
 
 @dataclass(frozen=True, slots=True)
@@ -214,3 +262,51 @@ def _print(arguments: CompileArguments, results: Results) -> None:
             output.note(line)
         if results.rows is None and summary["note"] is not None:
             output.note(f"einc: {summary['note']}")
+
+
+def derive_options(options: CompileOptions, machines: Sequence[str]) -> tuple[CompileOptions, ...]:
+    """The same options for other machines.
+
+    A person's exchange programs are for one machine, so they are left out.
+
+    The sites are those that `MACHINE:4` or `MACHINE:0,1,4` names; else as many as were asked for, at most all that the
+    machine has; else all of them. A limit of memory counts only for machines that have more. Raises UsageError for a
+    machine that is not there, MachineError for a broken file or too many sites.
+    """
+    from einc.machines.load import load_machine
+    from einc.target import select_target
+    from einc_runtime.plan.schema import HOST
+
+    named = len(options.devices) if isinstance(options.devices, tuple) else options.devices
+    machine_options = []
+    for text in machines:
+        of_machine = CompileOptions(machine=text)
+        name, devices = str(of_machine.machine), of_machine.devices
+        if devices is None:
+            sites = len(load_machine(name).sites)
+            devices = named if named is None or name == HOST else min(named, sites)
+        most = max(site.memory_bytes for site in load_machine(name).sites)
+        memory = options.memory if options.memory is not None and options.memory <= most else None
+        machine_options.append(replace(options, machine=name, devices=devices, memory=memory, exchanges=()))
+        select_target(machine_options[-1])
+    return tuple(machine_options)
+
+
+def compare_costs(
+    compiled: Compiled, machine_options: Sequence[CompileOptions], phase: Callable[[str], None] = lambda _: None
+) -> list[dict[str, Any]]:
+    """A row for the compilation and one for each of the others; see `einc.report.machine_costs`."""
+    from einc.compiler import Compiled
+    from einc.report.machine_costs import add_ratios, describe_costs, describe_failure
+
+    rows = [describe_costs(compiled.folded_bundle)]
+    for options in machine_options:
+        name = str(options.machine)
+        on_machine = Compiled(compiled.source, options, lambda stage, name=name: phase(f"{name}: {stage}"))  # type: ignore[misc]
+        target = on_machine.target
+        try:
+            with keep_best_on_interrupt(on_machine.budget):
+                rows.append(describe_costs(on_machine.folded_bundle))
+        except (CapacityError, MachineError, UsageError) as error:  # it does not fit there, or a pin does not
+            rows.append(describe_failure(target.machine.name, len(target.devices), error.message))
+    return add_ratios(rows)

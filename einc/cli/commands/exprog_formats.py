@@ -86,7 +86,7 @@ def export_command(
     The collective is recognized from IN and OUT. What is written is proved as `einc exprog check` does.
     """
     from einc.errors import InternalError
-    from einc.exchange.collectives.exporting import convert_program
+    from einc.exchange.collectives.translating import convert_program
     from einc.exchange.collectives.verifying import verify_algorithm
     from einc.exchange.language.closure import strip_waits
     from einc.exchange.language.parser import parse

@@ -61,8 +61,7 @@ def reshard_command(
     from einc.physical.budget import SearchBudget
     from einc.resharding.building import build_resharding
     from einc.resharding.layouts import compare_layouts
-    from einc.resharding.terminal import format_resharding
-    from einc.resharding.totals import describe_resharding
+    from einc.resharding.totals import describe_resharding, format_resharding
 
     if target == output.STDOUT and as_json:
         raise click.UsageError("-o - writes the plan to standard output, which --json needs for itself")

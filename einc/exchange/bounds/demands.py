@@ -194,7 +194,12 @@ class DemandTable:
             groups.append(OverlapGroup(size, required, copies))
         return DemandSet(
             tuple(
-                DemandClass(_join_names(members), _sum_sizes(members), *key, _find_largest(members))
+                DemandClass(
+                    tuple([name for demand in members for name in demand.names]),
+                    _sum_sizes(members),
+                    *key,
+                    _find_largest(members),
+                )
                 for (_, key), members in sorted(family.items(), key=itemgetter(0))
             ),
             tuple(groups),
@@ -210,10 +215,6 @@ def _join_targets(sites: int, partitions: Sequence[str], known: Mapping[str, int
     for partition in partitions:
         sites |= known[partition]
     return sites
-
-
-def _join_names(demands: Sequence[RequiredClass]) -> tuple[Aggregate, ...]:
-    return tuple([name for demand in demands for name in demand.names])
 
 
 def _sum_sizes(demands: Sequence[RequiredClass]) -> int:

@@ -24,8 +24,7 @@ from einc.exchange.collectives.algorithm import (
     check_slots,
     make_collective,
 )
-from einc.exchange.collectives.json_value import JsonValue
-from einc.exchange.collectives.mscclpp_operations import ROUNDS, GpuReader, Splitting, read_channels
+from einc.exchange.collectives.mscclpp_operations import ROUNDS, GpuReader, JsonValue, Splitting, read_channels
 from einc_runtime.strict_json import parse_json
 
 _MAX_SPLITS = 64

@@ -56,7 +56,7 @@ def verify_algorithm(algorithm: CollectiveAlgorithm) -> AlgorithmVerdict:
     Raises ProgramError for one that is too large to be proved.
     """
     steps = algorithm.steps
-    blocks = _number_blocks(steps)
+    blocks = {block: number for number, block in enumerate(dict.fromkeys((step.rank, step.block) for step in steps))}
     if len(steps) * max(1, len(blocks)) > MAX_CLOCKS:
         raise ProgramError(f"{len(steps):,} steps in {len(blocks):,} thread blocks are too many to be proved")
     ordered, matched, faults = _collect_edges(steps, dict(algorithm.tokens))
@@ -87,10 +87,6 @@ def _tell_of_parts(faults: Sequence[AlgorithmFault], splits: int) -> tuple[Algor
     """The first faults; if chunks were split, they say how chunks are counted."""
     note = f" (a chunk of the file is {splits} here)" if splits > 1 else ""
     return tuple(AlgorithmFault(f"{fault.message}{note}", fault.where) for fault in faults[:MAX_FAULTS])
-
-
-def _number_blocks(steps: Sequence[Step]) -> dict[tuple[int, int], int]:
-    return {block: number for number, block in enumerate(dict.fromkeys((step.rank, step.block) for step in steps))}
 
 
 def _collect_edges(

@@ -226,7 +226,7 @@ class _SynthesisSearch:
 
     def consult(self, proposers: Sequence[Proposer]) -> None:
         """Tries what proposers answer."""
-        from einc.exchange.synthesis.consultation import Consultation
+        from einc.exchange.synthesis.proposers import Consultation
 
         consultation = Consultation(
             self.preamble, self.machine, self.show_best, self.offer_proposal, self.count_seconds, self.say,

@@ -1,23 +1,27 @@
-"""Candidate programs from outside: from files, from commands (`commands.py`), or from a language model (`endpoint.py`).
+"""Candidate programs from outside: from files, from commands (`sources.py`), or from a language model (`endpoint.py`).
 
 A proposal is only text until it has been parsed, found to be a program for the same preamble (with atoms split or not),
 checked and timed. A proposal that fails on the way is left out, with the reason.
+
+A consultation asks proposers, and has the outcome of each in words (paper, Section 5.4: the mode `ai`).
 """
 
 from __future__ import annotations
 
 import dataclasses
 import re
-from collections.abc import Callable, Iterator
-from dataclasses import dataclass
+from collections.abc import Callable, Iterator, Mapping
+from dataclasses import dataclass, field
 from typing import Protocol
 
 from einc.errors import ProgramError
+from einc.exchange.language.checker import check
 from einc.exchange.language.printer import print_program
 from einc.exchange.language.program import Program
 from einc.exchange.language.resolve import read_program
 from einc.exchange.synthesis.splitting import find_splits, split_atoms
 from einc.machines.model import Machine
+from einc_runtime.text import replace_unprintable
 
 CANDIDATE_SEPARATOR = "---"
 """A line of its own between the candidates of one text."""
@@ -156,3 +160,61 @@ def _normalize_preamble(program: Program) -> tuple[object, ...]:
         (requirement.aggregate, target) for requirement in program.requirements for target in requirement.targets
     }
     return None if program.gpus is None else tuple(sorted(program.gpus)), held, required
+
+
+MAX_LINE = 300
+"""Characters of a line about a proposal."""
+
+
+@dataclass(slots=True)
+class Consultation:
+    """One preamble that proposers are asked about; a candidate counts only if it is valid for this preamble.
+
+    `show_best` returns the best program so far and its time in ms. `offer` takes a valid program with its splits and
+    returns its time in ms; it raises ProgramError where the program cannot be used. `count_seconds` returns the time
+    that one request may take. `lines` collects what happened, in printable characters; `say` is called with each.
+    """
+
+    preamble: Program
+    machine: Machine
+    show_best: Callable[[], tuple[Program, float]]
+    offer: Callable[[Program, Mapping[str, int]], float]
+    count_seconds: Callable[[], float]
+    say: Callable[[str], None]
+    lines: list[str] = field(default_factory=list)
+
+    def ask(self, number: int, proposer: Proposer) -> bool:
+        """Asks one proposer, whose number is for the lines. Returns whether it answered without a failure."""
+        try:
+            for count, answer in enumerate(consult_proposer(proposer, self._describe_request, self._judge), 1):
+                self._note(f"proposal {number}.{count}: {answer.outcome}")
+        except ProgramError as error:
+            self._note(f"proposer {number}: {error.message}")
+            return False
+        return True
+
+    def _describe_request(self, number: int, answers: tuple[JudgedCandidate, ...]) -> ProposalRequest:
+        seconds = self.count_seconds()
+        if seconds <= 0:
+            raise ProgramError("no time is left to ask it")
+        best, best_ms = self.show_best()
+        bare = dataclasses.replace(self.preamble, actions=())
+        return ProposalRequest(bare, self.machine, best, best_ms, seconds, number, answers)
+
+    def _judge(self, text: str) -> str:
+        """The outcome of a candidate, which is offered if it is valid."""
+        before = self.show_best()[1]
+        try:
+            program, splits = read_candidate(text, self.preamble, self.machine)
+            faults = check(program, self.machine).faults
+            if faults:
+                return f"not valid: {faults[0].message}"
+            taken = self.offer(program, splits)
+        except ProgramError as error:
+            return f"refused: {error.message}"
+        return f"{taken:.3f} ms" + (", the best so far" if self.show_best()[1] < before else "")
+
+    def _note(self, remark: str) -> None:
+        line = replace_unprintable(remark, " ")[:MAX_LINE]
+        self.lines.append(line)
+        self.say(line)

@@ -8,8 +8,7 @@ from __future__ import annotations
 import dataclasses
 
 from einc.errors import MachineError, UsageError
-from einc.machines.importers.host_lists import is_hosts_file, read_hosts
-from einc.machines.importers.hosts import join_hosts
+from einc.machines.importers.host_lists import is_hosts_file, join_hosts, read_hosts
 from einc.machines.importers.lstopo import read_lstopo
 from einc.machines.importers.measured_links import (
     apply_measured,

@@ -5,15 +5,20 @@
 - `node1`, one line for each slot: machine files of batch systems. If each host has one line, it has all its GPUs;
 - `node[01-04,7]`: Slurm's way to write several, alone or with one of the above;
 - `SLURM_JOB_NODELIST=...` and `SLURM_TASKS_PER_NODE=8(x4)`: what `env` prints in a job of Slurm.
+
+Together with the topology of one node, of which all hosts are copies, a list is a topology.
 """
 
 from __future__ import annotations
 
+import dataclasses
 import re
 from collections.abc import Iterator
 from dataclasses import dataclass
 
-from einc.errors import MachineError, SourceSpan
+from einc.errors import MachineError, SourceSpan, UsageError
+from einc.machines.importers.topology_facts import Topology
+from einc.machines.model import Pair
 from einc.machines.schema import MAX_SITES
 
 _NAME = r"[A-Za-z0-9_][A-Za-z0-9_.\-]{0,252}"
@@ -162,3 +167,61 @@ def _read_slurm(lines: list[tuple[str, SourceSpan]]) -> tuple[Host, ...]:
 def _require_few(hosts: dict[str, int], span: SourceSpan) -> None:
     if sum(max(1, slots) for slots in hosts.values()) > MAX_SITES:
         raise MachineError(f"the hosts have more than {MAX_SITES} slots", where=span)
+
+
+def join_hosts(hosts: tuple[Host, ...], node: Topology | None) -> Topology:
+    """The topology of all hosts, each with the first GPUs of the node, as many as it has slots.
+
+    Without a node, all that is known is which sites share a host. Raises UsageError where a host has more slots than
+    the node has GPUs, or the node is several.
+    """
+    if node is not None and len(set(node.host)) > 1:
+        raise UsageError(
+            "--node describes several computers", hint="let NCCL write the topology of one: all_reduce_perf on one node"
+        )
+    if node is None and not all(host.slots for host in hosts):
+        hosts = tuple(Host(host.name, 1) for host in hosts)
+    labels: list[str] = []
+    joined = Topology((), (), {}, (), ())
+    for number, host in enumerate(hosts):
+        if node is not None and host.slots > len(node.labels):
+            raise UsageError(f"{host.shown_name} has {host.slots} slots, but the node has {len(node.labels)} GPUs")
+        if node is not None and not host.slots:
+            host = Host(host.name, len(node.labels))
+        first, host_slots = len(labels), range(host.slots)
+        names = [f"slot {k}" for k in host_slots] if node is None else node.labels[: host.slots]
+        labels += [f"{host.shown_name} {name}" for name in names]
+        inside = {} if node is None else node.direct
+        apart = frozenset() if node is None else node.unreachable
+        staged = None if node is None else node.staged
+        joined = dataclasses.replace(
+            joined,
+            gpus=joined.gpus + ((None,) * host.slots if node is None else node.gpus[: host.slots]),
+            switched=joined.switched + ((0,) * host.slots if node is None else node.switched[: host.slots]),
+            host=joined.host + (number,) * host.slots,
+            direct={
+                **joined.direct,
+                **{(first + a, first + b): n for (a, b), n in inside.items() if a in host_slots and b in host_slots},
+            },
+            ways=joined.ways + (() if node is None else node.ways[: host.slots]),
+            unreachable=joined.unreachable | _shift(apart, first, host_slots),
+            staged=None if staged is None else (joined.staged or frozenset()) | _shift(staged, first, host_slots),
+        )
+    if node is None:
+        return dataclasses.replace(joined, labels=tuple(labels))
+    return dataclasses.replace(
+        joined,
+        labels=tuple(labels),
+        counts_switches=node.counts_switches,
+        pcie_gbs=node.pcie_gbs,
+        socket_gbs=node.socket_gbs,
+        unknown=node.unknown,
+        notes=node.notes,
+        cards=dict.fromkeys(range(len(hosts)), node.cards[0]) if node.cards else {},
+        apart=True,
+    )
+
+
+def _shift(pairs: frozenset[Pair], first: int, members: range) -> frozenset[Pair]:
+    """The pairs of a node as those of a host whose sites begin at `first`, as far as it has these members."""
+    return frozenset((first + a, first + b) for a, b in pairs if a in members and b in members)

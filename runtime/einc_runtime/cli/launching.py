@@ -1,10 +1,16 @@
-"""Starts the ranks of a command on this machine by MPI's launcher, passes on what they print, and says who failed."""
+"""Starts the ranks of a command on this machine by MPI's launcher, passes on what they print, and says who failed.
+
+It also removes what processes of MPI leave behind where they are killed: segments of shared memory. Ranks that are
+connected have removed the names of their segments themselves (`execution/ranks/mpi.py`), so only those that are killed
+before leave some. Files are no problem: the processes get a folder of their own for them (`launching.start_ranks`).
+"""
 
 from __future__ import annotations
 
 import contextlib
 import os
 import re
+import select
 import shutil
 import signal
 import subprocess
@@ -12,14 +18,14 @@ import sys
 import tempfile
 import threading
 import time
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import IO, Any
 
 import click
 
 from einc_runtime import environment
-from einc_runtime.cli import leftovers, output
+from einc_runtime.cli import output
 from einc_runtime.cli.ranks import CONNECTING, ENTRY, end_with_parent
 from einc_runtime.errors import MissingFault
 from einc_runtime.installing import suggest_extra
@@ -45,13 +51,11 @@ def start_ranks(count: int, arguments: Sequence[str], module: str, describe: Cal
         raise MissingFault("there is no mpiexec on the path", hint=hint)
     output.flush()
     temporary = tempfile.TemporaryDirectory(prefix="einc-ranks-", ignore_cleanup_errors=True)
-    with temporary as folder, leftovers.removed(lambda: _list_processes(Path(folder, "board"))):
+    with temporary as folder, removed(lambda: _list_processes(Path(folder, "board"))):
         board = Path(folder, "board")
         board.write_bytes(bytes(ENTRY.size * count))
         command = [launcher, "-n", str(count), sys.executable, "-m", module, *arguments]
-        variables = (
-            leftovers.UCX_ENVIRONMENT | environment.copy_all() | {environment.RANKS: str(board), "TMPDIR": folder}
-        )
+        variables = UCX_ENVIRONMENT | environment.copy_all() | {environment.RANKS: str(board), "TMPDIR": folder}
         ended = threading.Event()
         own_faults: list[str] = []
         silent: list[MissingFault] = []
@@ -91,7 +95,7 @@ def _list_processes(board: Path) -> set[int]:
     said: set[int] = set()
     with contextlib.suppress(OSError):  # the file could not be made
         said = {number for number, _ in ENTRY.iter_unpack(board.read_bytes()) if number}
-    return said | leftovers.find_marked(str(board)).keys()
+    return said | find_marked(str(board)).keys()
 
 
 def _prepare_launcher() -> None:
@@ -116,7 +120,7 @@ def _watch_connecting(
             if said != last:
                 last, since = said, time.monotonic()
             elif time.monotonic() - since > CONNECT_SECONDS:
-                processes = leftovers.find_marked(str(board))
+                processes = find_marked(str(board))
                 silent.append(_describe_silent(entries, processes))
                 ended.set()
                 for number in processes:  # a process that is stopped takes no other signal
@@ -130,7 +134,7 @@ def _describe_silent(entries: Sequence[tuple[int, int]], processes: Mapping[int,
     """The rank for which the others wait: one that is stopped, else one that has said nothing, else the first one."""
     from einc_runtime.execution.ranks import mpi
 
-    stopped = {mpi.read_rank(variables) for number, variables in processes.items() if leftovers.is_stopped(number)}
+    stopped = {mpi.read_rank(variables) for number, variables in processes.items() if is_stopped(number)}
     waiting = [rank for rank, (number, task) in enumerate(entries) if not number or task == CONNECTING]
     rank = min(waiting, key=lambda rank: (rank not in stopped, entries[rank][0] != 0, rank))
     why = "its process is stopped" if rank in stopped else "it has not begun to" if not entries[rank][0] else "it tries"
@@ -192,3 +196,105 @@ def _find_launcher() -> str | None:
     """MPI's launcher: beside the interpreter, where a wheel installs it, or on the path."""
     beside = Path(sys.executable).parent / "mpiexec"
     return str(beside) if beside.exists() else shutil.which("mpiexec")
+
+
+SHARED_MEMORY_FOLDER = Path("/dev/shm")
+PREFIXES = ("mpich_shm_", "mpich_vci_", "ucx_shm_")
+"""How the names of segments begin."""
+
+UCX_ENVIRONMENT = {"UCX_TLS": "^sysv"}
+"""UCX, below MPICH, is to share memory by names in this folder alone: segments of System V have no names that say whose
+they are."""
+
+LAST_SECONDS = 10.0
+"""What processes that were killed may take to be gone."""
+
+
+@contextlib.contextmanager
+def removed(list_processes: Callable[[], Iterable[int]]) -> Iterator[None]:
+    """Waits after this block until the processes are gone, and removes the segments of this user that no process has.
+
+    A segment belongs to an MPI program, of whomever, as long as one of its processes has it. Without one, nobody can
+    use it any more, since MPI does not look for segments of programs that have ended.
+    """
+    try:
+        yield
+    finally:
+        limit = time.monotonic() + LAST_SECONDS
+        while any(map(_is_alive, list_processes())) and time.monotonic() < limit:
+            time.sleep(0.02)
+        for segment in _list_segments():
+            if _is_unused(segment):
+                with contextlib.suppress(OSError):
+                    segment.unlink()
+
+
+def find_marked(mark: str) -> dict[int, dict[str, str]]:
+    """The processes that have `mark` in their environment, and this environment; none where there is no /proc."""
+    environments = {}
+    with contextlib.suppress(OSError):
+        for process in Path("/proc").iterdir():
+            with contextlib.suppress(OSError):
+                if process.name.isdigit() and os.fsencode(mark) in (text := (process / "environ").read_bytes()):
+                    entries = (os.fsdecode(entry).partition("=") for entry in text.split(b"\0"))
+                    environments[int(process.name)] = {name: value for name, _, value in entries}
+    return environments
+
+
+def is_stopped(process: int) -> bool:
+    """Whether a process is stopped by a signal, or by a debugger."""
+    with contextlib.suppress(OSError, IndexError):
+        return Path(f"/proc/{process}/stat").read_text().rpartition(")")[2].split()[0] in "Tt"
+    return False
+
+
+def _is_alive(process: int) -> bool:
+    """Whether a process has not ended. One that was killed may have its memory for a moment longer than its variables,
+    and its other threads longer than its first one: Linux shows the end of all of them."""
+    if sys.platform != "linux":
+        return False
+    try:
+        handle = os.pidfd_open(process)
+    except OSError:
+        return False
+    try:
+        ends = select.poll()
+        ends.register(handle, select.POLLIN)
+        return not ends.poll(0)
+    finally:
+        os.close(handle)
+
+
+def _list_segments() -> list[Path]:
+    """The segments of this user, whether they are in use or not."""
+    segments = []
+    with contextlib.suppress(OSError):
+        for entry in os.scandir(SHARED_MEMORY_FOLDER):
+            with contextlib.suppress(OSError):
+                if entry.name.startswith(PREFIXES) and entry.stat(follow_symlinks=False).st_uid == os.getuid():
+                    segments.append(Path(entry.path))
+    return segments
+
+
+def _is_unused(segment: Path) -> bool:
+    """Whether no process has a segment open or in its memory to write to, as every process of MPI has.
+
+    Linux knows it of all processes, also of those that cannot be seen from here, as in other containers: it gives a
+    lease to read a file only where nobody can write to it. Raises nothing; what is not known counts as used.
+    """
+    if sys.platform != "linux":
+        return False
+    import fcntl
+
+    try:
+        file = os.open(segment, os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK)
+    except OSError:
+        return False
+    try:
+        fcntl.fcntl(file, fcntl.F_SETSIG, signal.SIGURG)  # who wants to write now waits; this signal does nothing
+        fcntl.fcntl(file, fcntl.F_SETLEASE, fcntl.F_RDLCK)
+        return True
+    except OSError:
+        return False
+    finally:
+        os.close(file)

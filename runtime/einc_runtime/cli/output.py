@@ -39,18 +39,15 @@ def claim_stdout() -> None:
         results_descriptor = os.dup(1)
     except OSError:  # it is closed: writing results will say so
         return
-    _results = os.fdopen(results_descriptor, "w", _count_buffered(), sys.stdout.encoding, "backslashreplace")
+    _results = os.fdopen(
+        results_descriptor, "w", 1 if sys.stdout.isatty() else -1, sys.stdout.encoding, "backslashreplace"
+    )
     try:
         os.dup2(2, 1)
     except OSError:  # without standard error there is no place for anything else
         nothing = os.open(os.devnull, os.O_WRONLY)
         os.dup2(nothing, 1)
         os.close(nothing)
-
-
-def _count_buffered() -> int:
-    """How much of standard output is buffered, as `open` takes it: a line on a terminal, else the usual block."""
-    return 1 if sys.stdout.isatty() else -1
 
 
 def results() -> TextIO:

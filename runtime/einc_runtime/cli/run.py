@@ -175,7 +175,7 @@ def run_plan(options: RunOptions, reference: Reference | None = None) -> None:
 def _run(options: RunOptions, reference: Reference | None, world: World | None) -> None:
     """Runs a plan here, or a part of it if other ranks run the others; then only rank 0 writes and reports."""
     from einc_runtime.address_space import OF_RUNS, OF_WORKERS, require_address_space
-    from einc_runtime.cli import arrays, shards
+    from einc_runtime.cli import arrays
     from einc_runtime.cli.comparison import describe_not_finite
     from einc_runtime.execution.backends import uses_gpus
     from einc_runtime.execution.proved_plans import require_proof
@@ -191,7 +191,7 @@ def _run(options: RunOptions, reference: Reference | None, world: World | None) 
         sources = [options.plan, *options.weights, *options.inputs, *options.expect]
         target = None
         if options.shards:
-            target = shards.require_target(options.targets, bool(reference or options.expect), sources)
+            target = arrays.require_target(options.targets, bool(reference or options.expect), sources)
         arrays.check_outputs(bundle, () if options.shards else options.targets, options.trace, sources)
         if world is not None:
             world.require_same_plan(bundle)
@@ -225,7 +225,7 @@ def _run(options: RunOptions, reference: Reference | None, world: World | None) 
             phase("running the plan")
             times, facts = _execute(session, options.repeat, traced=options.trace is not None)
             if target is not None:
-                shards.write_shards(target, session, world)
+                arrays.write_shards(target, session, world)
             results = {} if target else {tensor.name: session.offload(tensor.name) for tensor in session.outputs}
         if world is not None and not world.reports:
             return

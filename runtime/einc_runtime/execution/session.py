@@ -182,7 +182,7 @@ class Session:
 
     def load_all(self, arrays: Mapping[str, Any] | Iterable[tuple[str, Any]]) -> None:
         """Loads all arrays, or none if one of them is unknown, unfit or given twice; all problems are reported."""
-        from einc_runtime.execution.data.given_arrays import read_given
+        from einc_runtime.execution.data.dlpack import read_given
 
         named_arrays = arrays.items() if isinstance(arrays, Mapping) else arrays
         names: list[str] = []

@@ -74,13 +74,13 @@ REPRODUCIBLE: dict[str, tuple[str, str]] = {
     "expert_matmul": ("einc_runtime.kernels.reproducible.contract", "build_expert_matmul"),
     "quantized_contract": ("einc_runtime.kernels.reproducible.contract", "build_quantized_contract"),
     "rounded_contract": ("einc_runtime.kernels.reproducible.contract", "build_rounded_contract"),
-    "map": ("einc_runtime.kernels.reproducible.map", "build_map"),
+    "map": ("einc_runtime.kernels.reproducible.dense", "build_map"),
     "reduce": ("einc_runtime.kernels.reproducible.sums", "build_reduce"),
-    "softmax": ("einc_runtime.kernels.reproducible.rows", "build_softmax"),
-    "rmsnorm": ("einc_runtime.kernels.reproducible.rows", "build_norm"),
-    "layernorm": ("einc_runtime.kernels.reproducible.rows", "build_norm"),
-    "rope": ("einc_runtime.kernels.reproducible.rows", "build_rope"),
-    "recurrence": ("einc_runtime.kernels.reproducible.rows", "build_recurrence"),
+    "softmax": ("einc_runtime.kernels.reproducible.dense", "build_softmax"),
+    "rmsnorm": ("einc_runtime.kernels.reproducible.dense", "build_norm"),
+    "layernorm": ("einc_runtime.kernels.reproducible.dense", "build_norm"),
+    "rope": ("einc_runtime.kernels.reproducible.dense", "build_rope"),
+    "recurrence": ("einc_runtime.kernels.reproducible.dense", "build_recurrence"),
 }
 """The kernels of reproducible operations that compute. Those of others that add nothing up have one result anyway."""
 

@@ -73,7 +73,10 @@ def group_messages(tasks: Sequence[AnyTask], ends: Mapping[int, int]) -> list[tu
 def order_lanes(plan: ExecutablePlan, items: Sequence[RankTask], gpus: Sequence[int]) -> list[LaneStep]:
     """The steps of a process in their order, with all waits; `gpus` has the GPU of every site, and `items` the tasks
     of the process, with what they wait for as places in that list."""
-    home = [gpus[plan.buffers[_any_buffer(item.task)].site] if _touches(item.task) else -1 for item in items]
+    home = [
+        gpus[plan.buffers[_any_buffer(item.task)].site] if bool(reads_of(item.task) or writes_of(item.task)) else -1
+        for item in items
+    ]
     ends = {item_number: home[item_number] for item_number, item in enumerate(items) if item.peer is not None}
     group_of = {
         item_number: group for group in group_messages([item.task for item in items], ends) for item_number in group
@@ -269,10 +272,6 @@ def _list_ends(
         for item_number in step.places
         if items[item_number].peer is not None
     ]
-
-
-def _touches(task: AnyTask) -> bool:
-    return bool(reads_of(task) or writes_of(task))
 
 
 def _any_buffer(task: AnyTask) -> int:

@@ -18,7 +18,7 @@ from typing import TypeVar
 import msgspec
 
 from einc_runtime.plan.checks import MAX_COUNTS, require, require_name, require_natural, require_position
-from einc_runtime.plan.layers import Repetition, Section
+from einc_runtime.plan.record import Repetition, Section
 from einc_runtime.plan.regions import ExecutablePlan, reads_of, writes_of
 from einc_runtime.plan.schema import (
     AggregateTask,

@@ -15,8 +15,7 @@ from typing import Literal
 import msgspec
 
 from einc_runtime.plan.element_types import ELEMENT_FORMATS, DTypeName, Kind
-from einc_runtime.plan.layers import Repetition
-from einc_runtime.plan.record import Record
+from einc_runtime.plan.record import Record, Repetition
 from einc_runtime.plan.work import Work
 
 HOST = "host"

@@ -11,7 +11,7 @@ import time
 
 import pytest
 
-from einc_runtime.cli import launching, leftovers, ranks
+from einc_runtime.cli import launching, ranks
 from einc_runtime.environment import RANKS
 from einc_runtime.execution.ranks import mpi
 
@@ -60,7 +60,7 @@ def test_ranks_that_are_connected_are_left_alone(board, started):
 @pytest.mark.skipif(not sys.platform.startswith("linux"), reason="processes and their variables are seen in /proc")
 def test_the_rank_that_is_stopped_is_named_and_all_end(board, started):
     os.kill(started[1].pid, signal.SIGSTOP)
-    while not leftovers.is_stopped(started[1].pid):
+    while not launching.is_stopped(started[1].pid):
         time.sleep(0.01)
     say(board, (started[0].pid, ranks.CONNECTING), (started[1].pid, ranks.CONNECTING), (0, 0))
     (fault,) = watch(started[0], board)
@@ -70,7 +70,7 @@ def test_the_rank_that_is_stopped_is_named_and_all_end(board, started):
 
 
 def test_a_rank_that_says_nothing_is_named_before_those_that_connect(board, started, monkeypatch):
-    monkeypatch.setattr(leftovers, "find_marked", lambda mark: {})  # as where there is no /proc
+    monkeypatch.setattr(launching, "find_marked", lambda mark: {})  # as where there is no /proc
     say(board, (started[0].pid, ranks.CONNECTING), (started[1].pid, 4), (0, 0))
     (fault,) = watch(started[0], board)
     assert (fault.where, fault.message.rpartition("; ")[2]) == ("rank 2", "it has not begun to")

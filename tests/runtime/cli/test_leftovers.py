@@ -10,7 +10,7 @@ from pathlib import Path
 
 import pytest
 
-from einc_runtime.cli import leftovers
+from einc_runtime.cli import launching
 
 pytestmark = pytest.mark.skipif(not sys.platform.startswith("linux"), reason="segments have names on Linux alone")
 
@@ -28,8 +28,8 @@ sys.stdin.read()
 
 @pytest.fixture
 def shared(monkeypatch):
-    folder = Path(tempfile.mkdtemp(dir=leftovers.SHARED_MEMORY_FOLDER))
-    monkeypatch.setattr(leftovers, "SHARED_MEMORY_FOLDER", folder)
+    folder = Path(tempfile.mkdtemp(dir=launching.SHARED_MEMORY_FOLDER))
+    monkeypatch.setattr(launching, "SHARED_MEMORY_FOLDER", folder)
     yield folder
     shutil.rmtree(folder)
 
@@ -63,7 +63,7 @@ def end(process):
 
 
 def remove(processes=()):
-    with leftovers.removed(lambda: processes):
+    with launching.removed(lambda: processes):
         pass
 
 
@@ -97,7 +97,7 @@ def test_what_a_program_has_that_cannot_be_seen_stays(shared, hold):
     program = (
         "from pathlib import Path; from einc_runtime.cli import leftovers; import os, sys\n"
         "leftovers.SHARED_MEMORY_FOLDER = Path(sys.argv[1])\n"
-        "with leftovers.removed(lambda: ()): print([p.name for p in Path('/proc').iterdir() if p.name.isdigit()])"
+        "with launching.removed(lambda: ()): print([p.name for p in Path('/proc').iterdir() if p.name.isdigit()])"
     )
     done = subprocess.run([*hidden, program, shared], capture_output=True, text=True, check=True)
     assert done.stdout.strip() == "['1']"  # it sees itself alone
@@ -114,14 +114,14 @@ def test_it_waits_for_processes_that_are_about_to_be_gone(shared, hold):
             process.kill()
         return {process.pid}
 
-    with leftovers.removed(list_processes):
+    with launching.removed(list_processes):
         pass
     assert looks[:3] == [True] * 3
     assert not segment.exists()
 
 
 def test_it_does_not_wait_forever(shared, hold, monkeypatch):
-    monkeypatch.setattr(leftovers, "LAST_SECONDS", 0.1)
+    monkeypatch.setattr(launching, "LAST_SECONDS", 0.1)
     used, free = make(shared, "mpich_shm_1_0"), make(shared, "mpich_shm_2_0")
     remove({hold(used).pid})
     assert (used.exists(), free.exists()) == (True, False)
@@ -129,6 +129,6 @@ def test_it_does_not_wait_forever(shared, hold, monkeypatch):
 
 def test_all_is_removed_after_an_error_too(shared):
     segment = make(shared, "mpich_shm_1_0")
-    with pytest.raises(KeyboardInterrupt), leftovers.removed(lambda: ()):
+    with pytest.raises(KeyboardInterrupt), launching.removed(lambda: ()):
         raise KeyboardInterrupt
     assert not segment.exists()

@@ -12,8 +12,8 @@ import numpy as np
 import pytest
 from safetensors import safe_open
 
+from einc_runtime.cli.arrays import write_shards
 from einc_runtime.cli.ranks import World
-from einc_runtime.cli.shards import write_shards
 from einc_runtime.execution.cpu.executor import CpuExecutor
 from einc_runtime.execution.ranks.cpu_part import make_cpu_executor
 from einc_runtime.execution.session import Session

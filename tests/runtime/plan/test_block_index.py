@@ -6,7 +6,7 @@ import random
 
 import pytest
 
-from einc_runtime.plan.block_index import MAX_SCANNED_BLOCKS, BlockIndex
+from einc_runtime.execution.rewrites.dependencies import MAX_SCANNED_BLOCKS, BlockIndex
 from einc_runtime.plan.schema import Block
 
 

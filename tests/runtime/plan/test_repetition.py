@@ -10,7 +10,7 @@ import pytest
 from einc_runtime.errors import PlanFault
 from einc_runtime.plan import repetition as rules
 from einc_runtime.plan.codec import decode, encode
-from einc_runtime.plan.layers import Repetition, Section
+from einc_runtime.plan.record import Repetition, Section
 from einc_runtime.plan.schema import Bundle
 from tests.support.layered_plans import fold_layers
 

@@ -15,8 +15,9 @@ from typing import Any
 
 import numpy as np
 
-from einc_runtime.dtypes import Array, storage_dtype
+from einc_runtime.dtypes import Array, find_dtype_name, storage_dtype
 from einc_runtime.errors import ArrayFault
+from einc_runtime.plan.schema import QUANTIZED, Tensor
 
 CPU = (1, 0)
 """The device of the host's memory, as the format has it."""
@@ -151,3 +152,20 @@ def _find_tensor(capsule: Any) -> _DLTensor | None:
     if _is_capsule(capsule, b"dltensor"):
         return _DLTensor.from_address(_get_pointer(capsule, b"dltensor"))
     return None
+
+
+def read_given(tensor: Tensor, value: Any) -> Array | str:
+    """An array that can be loaded, or what is wrong with it. Float32 is for tensors of bf16, too."""
+    if type(value) is np.ndarray and value.dtype == storage_dtype(tensor.dtype) and value.shape == tensor.shape:
+        return value
+    try:
+        array = as_array(tensor.name, value)
+    except ArrayFault as fault:
+        return fault.message + (f" ({fault.hint})" if fault.hint else "")
+    dtype = find_dtype_name(array.dtype.newbyteorder("=")) or str(array.dtype)
+    fits = dtype == tensor.dtype or (tensor.dtype == "bf16" and dtype == "f32")
+    if fits and array.shape == tensor.shape:
+        return array
+    expected = f"{tensor.dtype}{list(tensor.shape)}"
+    described_dtype = str(array.dtype) if dtype in QUANTIZED and tensor.dtype not in QUANTIZED else dtype
+    return f"expected {expected} for {tensor.kind} '{tensor.name}', found {described_dtype}{list(array.shape)}"

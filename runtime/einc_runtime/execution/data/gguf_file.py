@@ -19,7 +19,7 @@ import numpy as np
 from einc_runtime.dtypes import Array
 from einc_runtime.errors import ArrayFault
 from einc_runtime.execution.data.gguf_blocks import BLOCK_TYPES
-from einc_runtime.execution.data.stored_bytes import StoredBytes
+from einc_runtime.execution.data.stored_arrays import StoredBytes
 
 MARK = b"GGUF"
 GGUF_SUFFIX = ".gguf"

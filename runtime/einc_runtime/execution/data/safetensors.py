@@ -24,7 +24,7 @@ import numpy as np
 
 from einc_runtime.dtypes import ITEMSIZE, Array, storage_dtype
 from einc_runtime.errors import ArrayFault, raise_together
-from einc_runtime.execution.data.stored_bytes import StoredBytes
+from einc_runtime.execution.data.stored_arrays import StoredBytes
 from einc_runtime.execution.data.stored_floats import find_packed
 from einc_runtime.plan.element_types import ELEMENT_FORMATS
 from einc_runtime.plan.schema import MAX_RANK

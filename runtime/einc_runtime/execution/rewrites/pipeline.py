@@ -120,7 +120,7 @@ def rewrite(bundle: ExecutablePlan, options: RewriteOptions) -> tuple[RewrittenT
         rewritten = [part for task in rewritten for part in _split(bundle, task, options.workers, options.estimate)]
     waits = find_dependencies(bundle, [item.task for item in rewritten])
     if not options.one_memory and not options.is_part:
-        waits = _add_own(rewritten, waits)
+        waits = tuple(tuple(sorted({*item.task.after, *after})) for item, after in zip(rewritten, waits, strict=True))
     return tuple(
         msgspec.structs.replace(item, task=msgspec.structs.replace(item.task, after=after))
         for item, after in zip(rewritten, waits, strict=True)
@@ -178,10 +178,6 @@ def _split(
         RewrittenTask(part, item.origin, item.siblings * len(parts), item.same_code * len(parts), then=item.then)
         for part in parts
     ]
-
-
-def _add_own(items: Sequence[RewrittenTask], waits: Sequence[tuple[int, ...]]) -> tuple[tuple[int, ...], ...]:
-    return tuple(tuple(sorted({*item.task.after, *after})) for item, after in zip(items, waits, strict=True))
 
 
 def _family(task: AnyTask) -> tuple[object, ...]:

@@ -10,7 +10,7 @@ from einc_runtime.custom import CustomOperator, load_planned_operator
 from einc_runtime.dtypes import Array
 from einc_runtime.errors import PlanFault
 from einc_runtime.kernels.base import Invocation
-from einc_runtime.plan.meaning.custom_signatures import parse_settings
+from einc_runtime.plan.meaning.custom import parse_settings
 
 
 @dataclass(frozen=True, slots=True)

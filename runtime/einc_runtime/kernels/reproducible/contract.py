@@ -29,7 +29,7 @@ from einc_runtime.kernels.numpy import experts, prepacking, quantized
 from einc_runtime.kernels.numpy.contract import BlasLowering, Factor
 from einc_runtime.kernels.numpy.pieces import Resolved, make_runner
 from einc_runtime.kernels.numpy.rounded import build_rounded_floats
-from einc_runtime.kernels.reproducible.map import build_map
+from einc_runtime.kernels.reproducible.dense import build_map
 from einc_runtime.kernels.reproducible.products import OrderedProduct, PackedForm, add_outer_products
 from einc_runtime.kernels.reproducible.sums import fold
 from einc_runtime.plan.index_equations import Names

@@ -16,7 +16,7 @@ from einc_runtime.kernels.llvm import compiler
 from einc_runtime.kernels.llvm.reduce import find_largest
 from einc_runtime.kernels.numpy.map import REDUCING_UFUNCS, choose_accumulator, find_identity
 from einc_runtime.kernels.numpy.pieces import ArrayPiece, Resolved, Walk, make_runner
-from einc_runtime.kernels.reproducible.map import make_map
+from einc_runtime.kernels.reproducible.dense import make_map
 from einc_runtime.plan.index_equations import IndexEquation, parse_index_equation
 
 TREE_TERMS = 1 << 12

@@ -30,8 +30,7 @@ _FAMILIES_BY_FILE = {
     "moves": ("append", "reshape"),
     "quantized": ("dequantize", "quantized_experts", "quantized_product", "rounded_product"),
     "recurrence": ("recurrence",),
-    "rows": ("rope", "rows"),
-    "selection": ("topk",),
+    "rows": ("rope", "rows", "topk"),
 }
 """The families that each file of this folder describes, by functions of their names."""
 

@@ -1,7 +1,12 @@
-"""Exchange programs as collective algorithms: every copy gets a place, and every action steps of thread blocks.
+"""Exchange programs as collective algorithms, and the reverse.
 
-A GPU has one thread block for each peer that it sends to or receives from, and one for what it combines. Nothing is
-written twice, except what a sum accumulates in, so that a step waits for those alone that make what it reads.
+As an algorithm, every copy gets a place, and every action becomes steps of thread blocks. A GPU has one thread block
+for each peer that it sends to or receives from, and one for what it combines. Nothing is written twice, except what a
+sum accumulates in, so that a step waits for those alone that make what it reads.
+
+As a program, chunks become atoms, and what steps move becomes actions. Atom `c3_r1` is what rank 1 contributes to chunk
+3. A program has no buffers and no thread blocks: what remains of an algorithm is what moves where and what is combined,
+in the order in which data allows it. What a rank sends to several others is one action, so that a sum is formed once.
 """
 
 from __future__ import annotations
@@ -10,11 +15,29 @@ from collections import defaultdict
 from collections.abc import Mapping, Sequence
 
 from einc.errors import ProgramError
-from einc.exchange.collectives.algorithm import INPUT, OUTPUT, SCRATCH, ChunkSlot, Collective, CollectiveAlgorithm, Step
+from einc.exchange.collectives.algorithm import (
+    INPUT,
+    OUTPUT,
+    SCRATCH,
+    Atom,
+    ChunkSlot,
+    Collective,
+    CollectiveAlgorithm,
+    Step,
+)
+from einc.exchange.collectives.verifying import Value, verify_algorithm
 from einc.exchange.language.checker import check
 from einc.exchange.language.closure import Copy, Firing, fire_actions
 from einc.exchange.language.printer import format_action, format_aggregate
-from einc.exchange.language.program import Aggregate, Program, collect_atom_sizes, list_targets
+from einc.exchange.language.program import (
+    Action,
+    Aggregate,
+    Holding,
+    Program,
+    Requirement,
+    collect_atom_sizes,
+    list_targets,
+)
 
 _KINDS_HINT = (
     "a collective is one of allreduce, allgather, reduce_scatter, alltoall and broadcast among all sites from 0 on"
@@ -200,3 +223,48 @@ class _AlgorithmBuilder:
 
 def _list_waits(makers: Sequence[tuple[int, int]], block: int) -> tuple[tuple[int, int], ...]:
     return tuple(sorted({maker for maker in makers if maker[0] != block}))
+
+
+DEFAULT_CHUNK = 10**6
+"""The bytes of a chunk where nobody says how many: files of algorithms have no sizes."""
+
+
+def convert_algorithm(algorithm: CollectiveAlgorithm, chunk_bytes: int = DEFAULT_CHUNK) -> Program:
+    """The exchange program of a valid algorithm. Raises ProgramError, with its place, for one that is not valid.
+
+    `chunk_bytes` are those of a chunk of its file, which `splits` may divide.
+    """
+    verdict = verify_algorithm(algorithm)
+    if verdict.faults:
+        fault, *further_faults = verdict.faults
+        hint = f"{len(further_faults)} more: `einc exprog check` lists all faults" if further_faults else None
+        raise ProgramError(fault.message, where=fault.where or None, hint=hint)
+    holdings = {name_atom(atom): slot.rank for slot, atom in algorithm.collective.list_inputs()}
+    targets: dict[Aggregate, dict[int, None]] = {}
+    for slot, value in algorithm.collective.list_outputs():
+        targets.setdefault(_name_value(value), {})[slot.rank] = None
+    moved: dict[tuple[Aggregate, int], set[int]] = {}
+    for move in verdict.transfers:
+        moved.setdefault((_name_value(move.value), move.source), set()).add(move.target)
+    present: set[tuple[Aggregate, int]] = {((name,), rank) for name, rank in holdings.items()}
+    for (aggregate, source), receivers in moved.items():
+        present |= {(aggregate, rank) for rank in (source, *receivers)}
+    actions = {Action(aggregate, source, tuple(sorted(ranks))) for (aggregate, source), ranks in moved.items()}
+    for aggregate, ranks in targets.items():
+        actions |= {Action(aggregate, rank) for rank in ranks if (aggregate, rank) not in present}
+    return Program(
+        tuple(range(algorithm.collective.ranks)),
+        (),
+        tuple(Holding((name,), (rank,), -(-chunk_bytes // algorithm.splits)) for name, rank in holdings.items()),
+        tuple(Requirement(aggregate, tuple(sorted(ranks))) for aggregate, ranks in targets.items()),
+        tuple(sorted(actions)),
+    )
+
+
+def name_atom(atom: Atom) -> str:
+    chunk, rank = atom
+    return f"c{chunk}_r{rank}"
+
+
+def _name_value(value: Value) -> Aggregate:
+    return tuple(sorted(name_atom(atom) for atom in value))
