@@ -116,12 +116,14 @@ def plan_memory(
     joined: Mapping[int, int],
     aliases: Mapping[int, int] = MappingProxyType({}),
     layers: BuiltLayers | None = None,
+    begins: Mapping[int, int] = MappingProxyType({}),
 ) -> MemoryPlan:
     """Places all buffers; arenas are as large as they need to be.
 
     `joined` names tasks, by position, that one kernel may run together with a later task: what they read stays until
     the later task has written, so that the kernel does not write over what it reads. `aliases` has the buffers that lie
-    at the bytes of another one, which stands before them.
+    at the bytes of another one, which stands before them. `begins` has buffers that may be written before their first
+    writer, when the task at this position begins.
     """
     sizes = [align(buffer.block.size * ITEMSIZE[tensors[buffer.tensor].dtype]) for buffer in buffers]
     offsets = [0] * len(buffers)
@@ -137,7 +139,7 @@ def plan_memory(
         elif buffer.role != "scratch":
             offsets[b] = bottoms[buffer.site]
             bottoms[buffer.site] += sizes[b]
-    uses = _collect_uses(buffers, tasks, joined)
+    uses = _collect_uses(buffers, tasks, joined, begins)
     starts = () if layers is None else layers.tasks
     tops, peaks = bottoms, [""] * sites
     ordering = _Dependencies(tasks, uses)
@@ -169,14 +171,18 @@ def plan_memory(
 
 @dataclass(frozen=True, slots=True)
 class _Use:
-    """The tasks that write and read a scratch buffer, ascending, without repetitions, and until which it stays."""
+    """The tasks that write and read a scratch buffer, ascending, without repetitions, and from which to which its bytes
+    are its own."""
 
     writers: tuple[int, ...]
     readers: tuple[int, ...]
+    first: int
     last: int
 
 
-def _collect_uses(buffers: Sequence[Buffer], tasks: Sequence[AnyTask], joined: Mapping[int, int]) -> list[_Use | None]:
+def _collect_uses(
+    buffers: Sequence[Buffer], tasks: Sequence[AnyTask], joined: Mapping[int, int], begins: Mapping[int, int]
+) -> list[_Use | None]:
     """The uses of every buffer; None for buffers that are never reused."""
     last = [0] * len(buffers)
     writers: list[list[int]] = [[] for _ in buffers]
@@ -193,20 +199,20 @@ def _collect_uses(buffers: Sequence[Buffer], tasks: Sequence[AnyTask], joined: M
                 users.append(position)
             last[region.buffer] = max(last[region.buffer], position)
     return [
-        _Use(tuple(w), tuple(r), end) if buffer.role == "scratch" else None
-        for buffer, w, r, end in zip(buffers, writers, readers, last, strict=True)
+        _Use(tuple(w), tuple(r), min(w[0], begins.get(b, w[0])), end) if buffer.role == "scratch" else None
+        for b, (buffer, w, r, end) in enumerate(zip(buffers, writers, readers, last, strict=True))
     ]
 
 
 def _group_uses(uses: Sequence[_Use | None], starts: Sequence[int]) -> list[dict[int, list[int]]]:
-    """The scratch buffers by the task that writes them first: those that live from a layer to the next, and all others.
+    """The scratch buffers by the task from which they live: those that live from a layer to the next, and all others.
     `starts` are the first tasks of layers."""
     crossing: dict[int, list[int]] = {}
     inside: dict[int, list[int]] = {}
     for b, use in enumerate(uses):
         if use is not None:
-            crosses = bisect_right(starts, use.writers[0]) != bisect_right(starts, use.last)
-            (crossing if crosses else inside).setdefault(use.writers[0], []).append(b)
+            crosses = bisect_right(starts, use.first) != bisect_right(starts, use.last)
+            (crossing if crosses else inside).setdefault(use.first, []).append(b)
     return [crossing, inside] if starts else [inside]
 
 

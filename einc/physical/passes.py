@@ -19,7 +19,9 @@ from einc.physical.memory import BuiltLayers, MemoryPlan, check_capacity, plan_m
 from einc.physical.program import DeviceProgram, renumber_buffers, renumber_regions
 from einc.predict.repeated import predict_whole
 from einc.predict.timeline import predict
-from einc_runtime.plan.launches import find_joint_tasks
+from einc_runtime.plan.launches import find_joint_tasks, find_launches
+from einc_runtime.plan.peer_sums import find_peer_sums
+from einc_runtime.plan.regions import writes_of
 
 
 @dataclass(frozen=True, slots=True)
@@ -92,13 +94,25 @@ def lay_out_memory(state: BuildState) -> BuildState:
     """Gives each buffer its bytes, with room for what GPUs may compute together unless a site has too little memory."""
     program, layers = state.program, state.layers
     joined = find_joint_tasks(program, program.tasks)
+    begins = _find_gathered(program) if state.machine.joins_launches else {}
     arguments = program.tensors, program.buffers, program.tasks, program.plan.sites
-    memory = plan_memory(*arguments, joined, state.aliases, layers)
+    memory = plan_memory(*arguments, joined, state.aliases, layers, begins)
     sites = zip(memory.sizes, state.machine.sites, strict=False)
-    if joined and any(needed > site.memory_bytes for needed, site in sites):
+    if (joined or begins) and any(needed > site.memory_bytes for needed, site in sites):
         memory = plan_memory(*arguments, {}, state.aliases, layers)
     laid_out = replace(program, buffers=memory.buffers, tasks=memory.tasks, memory=memory.sizes)
     return replace(state, program=laid_out, memory=memory)
+
+
+def _find_gathered(program: DeviceProgram) -> dict[int, int]:
+    """The buffers that GPUs may write when they begin a sum of what all of them have, and the first task of the sum."""
+    sums = find_peer_sums(program, program.tasks, find_launches(program, program.tasks), laid_out=False)
+    return {
+        region.buffer: peer_sum.first
+        for peer_sum in sums
+        for gather in peer_sum.gathers
+        for region in writes_of(program.tasks[gather])
+    }
 
 
 def require_memory(state: BuildState) -> None:

@@ -2,14 +2,14 @@
 
 A transfer of such a sum is reading what another GPU has, by the kernel that adds: it begins when all GPUs have begun,
 and what it brings is not written to memory and read again. What that takes was measured of some GPUs; of others, plans
-are timed as if copies were sent.
+are timed as if copies were sent. What the same kernels gather takes another wait of the same length, and its bytes.
 """
 
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
+from dataclasses import replace
 
-from einc.machines.gpu import PeerRates
 from einc.machines.model import BYTES_PER_MS, MS_PER_US, Machine
 from einc.predict.costs import TaskCost, compute_occupied_ms
 from einc_runtime.plan.launches import JointLaunch
@@ -30,7 +30,7 @@ def charge_peer_sums(
     charged, faster = list(costs), []
     reader_of: dict[int, int] = {}
     for peer_sum in find_peer_sums(plan, plan.tasks, launches):
-        latency_ms = _find_latency_ms(machine, costs, peer_sum)
+        latency_ms = _find_wait_ms(machine, costs, peer_sum.moves)
         readers = dict(_pair_moves(plan, peer_sum))
         moved = dict.fromkeys(peer_sum.tasks, 0)
         for move, reader in readers.items():
@@ -47,6 +47,11 @@ def charge_peer_sums(
             charged[move] = charged[move]._replace(latency_ms=latency_ms)
         for number, cost in combining.items():
             charged[number] = cost
+        gather_ms = _find_wait_ms(machine, costs, peer_sum.gathers)
+        if gather_ms is None or gather_ms >= machine.transfer_latency_us * MS_PER_US:
+            peer_sum = replace(peer_sum, gathers=())
+        for gather in peer_sum.gathers:
+            charged[gather] = charged[gather]._replace(latency_ms=gather_ms)
         reader_of |= readers
         faster.append(peer_sum)
     for number, cost in enumerate(charged):  # what a copy was waited for to be sent is read until the sum has ended
@@ -71,21 +76,20 @@ def _pair_moves(plan: ExecutablePlan, peer_sum: PeerSum) -> Iterator[tuple[int, 
         yield move, at[plan.buffers[task.write.buffer].site]
 
 
-def _find_latency_ms(machine: Machine, costs: Sequence[TaskCost], peer_sum: PeerSum) -> float | None:
-    """What the transfers of a sum take beside their bytes at the rate of the links; None where nothing was measured of
-    the GPUs, or their links do not carry flags."""
-    pairs = [(costs[move].site, costs[move].target) for move in peer_sum.moves]
+def _find_wait_ms(machine: Machine, costs: Sequence[TaskCost], moves: Sequence[int]) -> float | None:
+    """What transfers that the kernels of a sum do take beside their bytes at the rate of the links; None where nothing
+    was measured of the GPUs, their links do not carry flags, or there are no transfers."""
+    pairs = [(costs[move].site, costs[move].target) for move in moves]
     names = {machine.resources[n].name for pair in pairs for n in machine.routes.get(pair, ())}
-    rates: set[PeerRates | None] = set()
-    for site in {site for pair in pairs for site in pair}:
-        gpu = machine.sites[site].gpu
-        rates.add(None if gpu is None else gpu.peers)
-    (rate, *more) = rates
-    if rate is None or more or not names or not all(name.startswith(ATOMIC_LINKS) for name in names):
+    numbers = {site for pair in pairs for site in pair}
+    gpus = [machine.sites[site].gpu for site in numbers]
+    rates = {None if gpu is None else gpu.peers for gpu in gpus}
+    rate = rates.pop() if len(rates) == 1 else None
+    if rate is None or not names or not all(name.startswith(ATOMIC_LINKS) for name in names):
         return None
     received = dict.fromkeys((target for _, target in pairs), 0)
-    for move in peer_sum.moves:
+    for move in moves:
         received[costs[move].target] += costs[move].size
     width = min(machine.widths[pair] for pair in pairs)
     slower = max(0.0, max(received.values()) / BYTES_PER_MS * (1 / rate.gbs - 1 / width))
-    return (rate.start_us + rate.peer_us * (len(peer_sum.tasks) - 1)) * MS_PER_US + slower
+    return (rate.start_us + rate.peer_us * (len(numbers) - 1)) * MS_PER_US + slower

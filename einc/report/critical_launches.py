@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import re
 from typing import Any
 
@@ -11,6 +12,7 @@ from einc.predict.cores import list_run_tasks
 from einc.predict.costs import TaskCost, TaskKind, compute_occupied_ms, count_cached
 from einc.report.launches import name_task
 from einc.report.tables import align_columns
+from einc_runtime.plan.repetition import weigh_tasks
 from einc_runtime.plan.schema import Bundle, TransferTask
 from einc_runtime.text import format_memory
 
@@ -32,8 +34,9 @@ _LAUNCH_PARTS = ("peak_ms", "launch_ms", "below_peak_ms", "ahead_ms")
 
 
 def describe_critical_launches(bundle: Bundle, machine: Machine, timing: Timing) -> list[Document] | None:
-    """What the critical path of a plan consists of, in order: `{"name", "kind", "ms", "bytes", "flops", "peak_ms",
-    "launch_ms", "below_peak_ms", "ahead_ms", "ahead_bytes"}`, whose times add up to the predicted time.
+    """What the critical path of a plan consists of, in order: `{"name", "kind", "times", "ms", "bytes", "flops",
+    "peak_ms", "launch_ms", "below_peak_ms", "ahead_ms", "ahead_bytes"}`, each `times` where the plan says a layer once.
+    Together they take the predicted time, but for what layers that are said differ from those that are not.
 
     `peak_ms` is what memory and computing take at the peaks of the machine file, whichever is longer, and of a transfer
     its bytes; `launch_ms` the latency; `below_peak_ms` what else it takes. `ahead_ms`, which is not positive, is what
@@ -44,7 +47,9 @@ def describe_critical_launches(bundle: Bundle, machine: Machine, timing: Timing)
         return None
     run, times = list_run_tasks(bundle, machine), timing.times
     members = {launch.tasks[0]: launch.tasks for launch in run.launches}
+    gathered = {gather for peer_sum in run.peer_sums for gather in peer_sum.gathers}
     rows: list[Document] = []
+    weights = weigh_tasks(bundle, bundle.repetition)
     for number in timing.critical:
         cost, ms = run.costs[number], times.ends[number] - times.starts[number]
         if cost.kind is TaskKind.FENCE:
@@ -53,13 +58,15 @@ def describe_critical_launches(bundle: Bundle, machine: Machine, timing: Timing)
         if isinstance(task, TransferTask):
             tensor = bundle.tensors[bundle.buffers[task.read.buffer].tensor].name
             name = f"transfer of {tensor}" if cost.latency_ms is None else f"peers' {tensor}, where it lies"
+            name = f"{tensor}, written to peers" if number in gathered else name
             parts = _split_transfer(cost, ms, machine)
         else:
             name = " + ".join(name_task(bundle, member) for member in members.get(number, (number,)))
             waited = 0.0 if cost.early is None else times.starts[number] - times.ends[cost.early.after]
             parts = _split_kernel(cost, ms, waited, machine)
         kind = cost.kind.value
-        rows.append({"name": name, "kind": kind, "ms": ms, "bytes": cost.size, "flops": cost.flops, **parts})
+        row = {"name": name, "kind": kind, "times": weights[number], "ms": ms, "bytes": cost.size, "flops": cost.flops}
+        rows.append({**row, **parts})
     return rows
 
 
@@ -92,14 +99,19 @@ def format_critical_launches(rows: list[Document] | None) -> str:
     for row in rows:
         groups.setdefault(re.sub(r"\d+", "#", row["name"]), []).append(row)
     table: list[tuple[str, ...]] = [_LAUNCH_COLUMNS]
-    for group in sorted(groups.values(), key=lambda group: -sum(row["ms"] for row in group)):
+    for group in sorted(groups.values(), key=lambda group: -_add_up(group, "ms")):
         table.append(_format_row(group[0]["name"], group))
     table.append(_format_row("all", rows))
     return "\n".join(align_columns(table, right=range(1, len(table[0]))))
 
 
 def _format_row(name: str, group: list[Document]) -> tuple[str, ...]:
-    ms = sum(row["ms"] for row in group)
-    parts = (sum(row[part] for row in group) for part in _LAUNCH_PARTS)
-    moved = format_memory(sum(row["bytes"] for row in group))
-    return name, str(len(group)), f"{1e3 * ms / len(group):.2f}", f"{ms:.3f}", *(f"{part:.3f}" for part in parts), moved
+    ms, times = _add_up(group, "ms"), sum(row["times"] for row in group)
+    parts = (_add_up(group, part) for part in _LAUNCH_PARTS)
+    moved = format_memory(int(_add_up(group, "bytes")))
+    return name, str(times), f"{1e3 * ms / times:.2f}", f"{ms:.3f}", *(f"{part:.3f}" for part in parts), moved
+
+
+def _add_up(rows: list[Document], field: str) -> float:
+    """A field of rows, over all layers that they stand for."""
+    return math.fsum(row["times"] * row[field] for row in rows)

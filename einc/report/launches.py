@@ -9,7 +9,7 @@ from einc.machines.model import Machine
 from einc.predict.cores import list_run_tasks
 from einc.report.told_layers import ToldLayers
 from einc_runtime.plan.early_reads import find_early_reads
-from einc_runtime.plan.regions import writes_of
+from einc_runtime.plan.regions import reads_of, writes_of
 from einc_runtime.plan.repetition import weigh_tasks
 from einc_runtime.plan.schema import AggregateTask, Bundle, FenceTask, KernelTask, TransferTask
 from einc_runtime.text import format_count
@@ -23,7 +23,7 @@ MAX_KINDS_OF_LAUNCHES = 8
 def describe_launches(bundle: Bundle, machine: Machine, layers: ToldLayers) -> Document | None:
     """Those of the site that has most; None where sites are no GPUs. `transfers` are those that the site sends, `joint`
     the launches of several tasks, by the names of what these compute, and `peer_sums` what is added out of the memory
-    of all GPUs, without transfers."""
+    of all GPUs, without transfers, and `gathered` what the same launches write into it."""
     if not machine.joins_launches:
         return None
     run = list_run_tasks(bundle, machine)
@@ -33,7 +33,7 @@ def describe_launches(bundle: Bundle, machine: Machine, layers: ToldLayers) -> D
         kind, of, name = name_task(bundle, number).rpartition(" of ")
         return [f"{kind}{of}{names.get(name, name)}" for names in layers.renames[:times]]
 
-    read_there = {move for peer_sum in run.peer_sums for move in peer_sum.moves}
+    read_there = {move for peer_sum in run.peer_sums for move in (*peer_sum.moves, *peer_sum.gathers)}
     tasks = [0] * len(bundle.devices)
     transfers = [0] * len(bundle.devices)
     weights = weigh_tasks(bundle, bundle.repetition)
@@ -50,6 +50,10 @@ def describe_launches(bundle: Bundle, machine: Machine, layers: ToldLayers) -> D
         joint[site] += [{"kind": launch.kind, "ops": list(names)} for names in zip(*named, strict=True)]
     most = max(range(len(counts)), key=counts.__getitem__)
     early = find_early_reads(bundle, bundle.tasks)
+    gathers = {region.buffer: (gather, bundle.tensors[bundle.buffers[region.buffer].tensor].name)
+               for peer_sum in run.peer_sums for gather in peer_sum.gathers if bundle.tasks[gather].site == most
+               for region in reads_of(bundle.tasks[gather])}  # fmt: skip
+    gathered = dict(gathers.values())
     return {
         "site": most,
         "tasks": tasks[most],
@@ -62,6 +66,11 @@ def describe_launches(bundle: Bundle, machine: Machine, layers: ToldLayers) -> D
             for number in peer_sum.tasks
             if bundle.tasks[number].site == most
             for name in name_copies(number, weights[number])
+        ],
+        "gathered": [
+            names.get(tensor, tensor)
+            for number, tensor in gathered.items()
+            for names in layers.renames[: weights[number]]
         ],
         "early": [
             name
@@ -96,8 +105,11 @@ def format_launches(document: Document) -> list[str]:
     count = format_count(launches["launches"], "launch", "launches")
     ahead = [f"  {len(launches['early'])} more read weights ahead while the site waits"] if launches["early"] else []
     head = f"{count} per site for {launches['tasks']} tasks; each one launch:"
-    sums = format_count(len(launches["peer_sums"]), "sum")
+    sums, gathered = format_count(len(launches["peer_sums"]), "sum"), len(launches["gathered"])
+    written = f"; {gathered} of their launches write what all gather into it" if gathered else ""
     peers = (
-        [f"  {sums} out of the memory of all GPUs, which wait for each other by flags"] if launches["peer_sums"] else []
+        [f"  {sums} out of the memory of all GPUs, which wait for each other by flags{written}"]
+        if launches["peer_sums"]
+        else []
     )
     return [head, *shown[:MAX_KINDS_OF_LAUNCHES], *more, *peers, *ahead]

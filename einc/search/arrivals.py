@@ -16,6 +16,7 @@ from einc.exchange.network import Network, make_mask
 from einc.logical.plan import Candidate
 from einc.machines.model import MS_PER_US, Machine
 from einc.predict.peer_sums import find_least_latency_ms
+from einc_runtime.plan.peer_sums import MAX_PEER_BYTES
 
 Flags = np.ndarray[Any, np.dtype[np.bool_]]
 Ints = np.ndarray[Any, np.dtype[np.int64]]
@@ -142,7 +143,8 @@ class EarliestArrivals:
             nearby = np.where(made_blocks.partial[None], 0, overlaps).max(axis=1)
             missing = int((overlaps.sum(axis=1) - nearby).min())
         entering = missing * itemsize
-        latency_ms = self._least_latency_ms if any_partial else self._latency_ms
+        gathers = any_partial or entering <= MAX_PEER_BYTES
+        latency_ms = self._least_latency_ms if gathers else self._latency_ms
         return latency_ms + entering / self._rate if entering else 0.0
 
     def _find_least_missing(self, made_axes: Sequence[Axis], read_axes: Sequence[Axis], *, partial: bool) -> int:

@@ -255,10 +255,11 @@ def test_idle_sites_are_shown(einc: Callable[..., Any], tmp_path: Path) -> None:
     assert "3 of 8 sites work; idle: " in text
 
 
-def test_launches_add_up_to_the_predicted_time(tmp_path: Path, einc: Callable[..., Any]) -> None:
-    """A step of one layer, whose sites read weights ahead."""
+@pytest.mark.parametrize("layers", [1, 20])
+def test_launches_add_up_to_the_predicted_time(tmp_path: Path, einc: Callable[..., Any], layers: int) -> None:
+    """A step of one layer, and one of so many that the plan says one for many, whose sites read weights ahead."""
     path = tmp_path / "step.bin"
-    sizes = {"n_layers": 1, "batch": 5, "cache": 300, "vocab": 6000, "d_model": 3072, "d_ff": 6144, "heads_q": 24}
+    sizes = {"n_layers": layers, "batch": 5, "cache": 300, "vocab": 6000, "d_model": 3072, "d_ff": 6144, "heads_q": 24}
     definitions = [part for name, size in sizes.items() for part in ("-D", f"{name}={size}")]
     pins = [part for pin in ("*.[qo]=heads_q/2", "*.[kv]=heads_kv/2", "*.gate=d_ff/2") for part in ("--pin", pin)]
     model = MODELS / "llama_decode.ein"
@@ -266,7 +267,8 @@ def test_launches_add_up_to_the_predicted_time(tmp_path: Path, einc: Callable[..
     document = einc("explain", path, "--launches", "--json").json()
     rows = document["critical_launches"]
     parts = ("peak_ms", "launch_ms", "below_peak_ms", "ahead_ms")
-    assert math.isclose(sum(row["ms"] for row in rows), document["predicted_ms"])
+    assert math.isclose(sum(row["times"] * row["ms"] for row in rows), document["predicted_ms"], rel_tol=1e-6)
+    assert max(row["times"] for row in rows) == (1 if layers == 1 else layers - 5)
     for row in rows:
         assert math.isclose(sum(row[part] for part in parts), row["ms"])
         assert min(row["peak_ms"], row["launch_ms"], row["below_peak_ms"], -row["ahead_ms"]) >= 0
@@ -276,5 +278,5 @@ def test_launches_add_up_to_the_predicted_time(tmp_path: Path, einc: Callable[..
     assert len(document["launches"]["early"]) >= sum(row["ahead_bytes"] > 0 for row in rows)
     text = einc("explain", path, "--launches").out.splitlines()
     assert text[0].startswith("critical path")
-    assert text[-1].split()[:2] == ["all", str(len(rows))]
+    assert text[-1].split()[:2] == ["all", str(sum(row["times"] for row in rows))]
     assert einc("explain", path, "--launches", "--all-specs").code == 2

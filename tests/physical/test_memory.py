@@ -141,6 +141,20 @@ def test_a_buffer_lives_until_its_last_write_even_if_nobody_reads_that() -> None
     assert sorted(buffer.offset for buffer in memory.buffers) == [0, 128]
 
 
+def test_a_buffer_that_may_be_written_early_takes_no_bytes_that_are_read_until_its_first_writer() -> None:
+    """The third buffer may be written while the second task reads the first one."""
+    full = TensorType((0,), (16,))
+    buffers = [Buffer(0, 0, 0, full, "scratch") for _ in range(3)]
+    tasks = [
+        copy((), (Region(0, full),)),
+        copy((Region(0, full),), (Region(1, full),), (0,)),
+        copy((Region(1, full),), (Region(2, full),), (1,)),
+    ]
+    late, early = (plan_memory([TENSOR], buffers, tasks, 1, {}, begins=begins) for begins in ({}, {2: 1}))
+    assert [buffer.offset for buffer in late.buffers] == [0, 128, 0]
+    assert [buffer.offset for buffer in early.buffers] == [0, 128, 256]
+
+
 def test_room_for_epilogues_is_given_up_where_memory_is_short() -> None:
     text = """
     model residual

@@ -10,7 +10,9 @@ from einc.machines.load import load_machine
 from einc.predict.cores import list_run_tasks
 from einc.predict.costs import TaskKind
 from einc.predict.timeline import predict
-from tests.support.launch_cases import compile_cut_step
+from einc.report.launches import describe_launches, format_launches
+from einc.report.told_layers import ToldLayers
+from tests.support.launch_cases import compile_cut_step, compile_gathering_step
 
 
 @pytest.fixture(scope="module")
@@ -38,6 +40,22 @@ def test_what_others_have_is_read_after_a_wait_and_not_again(step):
         for number in peer_sum.tasks:
             assert plain.costs[number].size - run.costs[number].size == 2 * read
     assert predict(step, machine).timeline.predicted_ms > 0
+
+
+def test_what_is_gathered_comes_after_another_wait():
+    """Each of three GPUs writes a row of 48 floats to two others."""
+    step, machine = compile_gathering_step(3), make_machine()
+    run = list_run_tasks(step, machine)
+    assert [len(s.gathers) for s in run.peer_sums] == [6, 6]
+    row = 48 * 4
+    for gather in (gather for s in run.peer_sums for gather in s.gathers):
+        waited_ms = (2.3 + 2 * 0.083) / 1e3
+        assert run.costs[gather].latency_ms == pytest.approx(waited_ms + 2 * row / 1e6 * (1 / 264.6 - 1 / 356.4))
+    slow = replace(machine, transfer_latency_us=2.4)
+    assert not any(s.gathers for s in list_run_tasks(step, slow).peer_sums)
+    text = format_launches({"launches": describe_launches(step, machine, ToldLayers(step))})
+    assert describe_launches(step, machine, ToldLayers(step))["gathered"] == ["layer.0.n", "last_x"]
+    assert any("2 of their launches write what all gather" in line for line in text)
 
 
 def test_what_overwrites_a_copy_waits_for_the_sum_that_reads_it(step):

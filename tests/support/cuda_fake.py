@@ -58,6 +58,7 @@ class FakeDriver(PendingWork):
     ):  # fmt: skip
         self.devices, self.memory_bytes, self.unreachable = devices, memory, set(unreachable)
         self.refused, self.bus, self.silent = set(refused), bus, set(silent)
+        self.gathered = 0  # results that kernels with flags have written to peers
         super().__init__(seed)
         self.fail_at, self.lost, self.status = fail_at, lost, status
         self.calls: list[tuple[str, tuple]] = []

@@ -26,26 +26,38 @@ def array_at(pointer, shape, strides, dtype):
 
 
 class AwaitingFlags(Running):
-    """A kernel that has told its peers that it has begun, and reads nothing before all of them have."""
+    """A kernel that has told its peers that it has begun, and reads nothing before all of them have. If it is
+    gathering, it tells them when it has written, and ends when all of them have."""
 
     def __init__(self, driver, device, flags, run):
-        self.run, self.awaited = (
-            run,
-            [ctypes.c_int32.from_address(flags.awaited + 4 * k) for k in range(len(flags.peers))],
-        )
-        if driver._inside(flags.awaited, 4 * len(self.awaited), 4 * len(self.awaited), 1) != device:
-            raise Misuse("flags of another device are awaited")
-        for address in flags.peers:
-            peer = driver._inside(address, 4, 4, 1)
-            if (device, peer) not in driver.peers or (device, peer) in driver.silent:
-                raise Misuse(f"device {device} sets a flag on device {peer}, which it does not reach")
+        self.driver, self.device, self.flags, self.run = driver, device, flags, run
+        self.tell(flags.peers)
+        self.has_run = False
+
+    def tell(self, addresses):
+        for address in addresses:
+            peer = self.driver._inside(address, 4, 4, 1)
+            if (self.device, peer) not in self.driver.peers or (self.device, peer) in self.driver.silent:
+                raise Misuse(f"device {self.device} sets a flag on device {peer}, which it does not reach")
             ctypes.c_int32.from_address(address).value = 1
 
+    def are_set(self, first):
+        count = len(self.flags.peers)
+        address = self.flags.awaited + 4 * first
+        if self.driver._inside(address, 4 * count, 4 * count, 1) != self.device:
+            raise Misuse("flags of another device are awaited")
+        return all(ctypes.c_int32.from_address(address + 4 * k).value for k in range(count))
+
     def has_ended(self):
-        if not all(flag.value for flag in self.awaited):
-            return False
-        self.run()
-        return True
+        count = len(self.flags.peers)
+        if not self.has_run and self.are_set(0):
+            self.run()
+            for written, copy in self.flags.copies:
+                np.copyto(view(copy), view(written))
+                self.driver.gathered += 1
+            self.has_run = True
+            self.tell([address + 4 * count for address in self.flags.peers] if self.flags.is_gathering else ())
+        return self.has_run and (not self.flags.is_gathering or self.are_set(count))
 
 
 def view(array):

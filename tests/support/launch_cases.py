@@ -27,10 +27,10 @@ def compile_step(sites, dtype):
     return compiled((MODELS / "llama_decode.ein").read_text(), sites, dtype, **SIZES)
 
 
-def compile_cut_step(sites):
-    """A decode step whose heads and d_ff are cut, and all else is computed everywhere."""
+def compile_cut_step(sites, rest="replicated"):
+    """A decode step whose heads and d_ff are cut, and all else is computed everywhere, or as `rest` says."""
     cuts = {
-        "*.[hnr]": "replicated", "x*": "replicated", "last_x": "replicated", "logits": f"vocab/{sites}",
+        "*.[hnr]": rest, "x*": rest, "last_x": rest, "logits": f"vocab/{sites}",
         **dict.fromkeys(("*.a", "*.[kv]", "*.rk", "*.?s"), f"heads_kv/{sites}"),
         **dict.fromkeys(("*.[qo]", "*.rq"), f"heads_q/{sites}"),
         **dict.fromkeys(("*.gate", "*.up", "*.f", "*.down"), f"d_ff/{sites}"),
@@ -39,6 +39,11 @@ def compile_cut_step(sites):
     settings = tuple((name, str(value)) for name, value in SIZES.items())
     options = CompileOptions(machine="dgx-h100", devices=sites, definitions=settings, dtype="f32", pins=pins)
     return compile_model((MODELS / "llama_decode.ein").read_text(), "model.ein", options).bundle
+
+
+def compile_gathering_step(sites):
+    """A decode step whose sums and norms are cut by rows, and gathered by the launches that make them."""
+    return compile_cut_step(sites, f"tokens/{sites}")
 
 
 def step_arrays(bundle, seed):

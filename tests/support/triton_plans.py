@@ -46,7 +46,7 @@ class InterpretedKernels(TritonKernels):
     def prepare(self, plan, target):
         products = any(isinstance(step, Gemm) for step in plan.steps)
         tables = {}
-        plan, flags = split_flags(plan)
+        plan, flags, check = split_flags(plan)
 
         def bind(workspace, status):
             if (plan.scratch or products) and workspace % WORKSPACE_ALIGNMENT:
@@ -71,6 +71,7 @@ class InterpretedKernels(TritonKernels):
                         self.functions[key] = load(step.source)
                     arguments = [pointer(*pair) for pair in zip(step.arguments, step.source.types, strict=True)]
                     self.functions[key][(step.grid,)](*arguments)
+                assert check(), "a kernel sets the flags of all others, and counts its programs"
 
             work = run if flags is None else lambda: AwaitingFlags(self.driver, target.device, flags, run)
             return lambda stream: self.driver.kernel(stream, "planned", work)
@@ -79,19 +80,33 @@ class InterpretedKernels(TritonKernels):
         return GpuKernel(bind, Description("interpreted", "", ""), workspace, plan.status_message)
 
 
-UNUSED = np.zeros(1, np.int32)
-
-
 def split_flags(plan):
     """The flags of a kernel that waits for others, and the kernel with flags that nobody looks at: one that is
-    interpreted does all of its work at once, when the others have begun."""
+    interpreted does all of its work at once, when the others have begun. `check` resets these, and says whether the
+    kernel has set those that it should, when it has run."""
     if plan.status_message != LATE_PEERS:
-        return plan, None
+        return plan, None, lambda: True
     (step, *later) = plan.steps
     at = next(n for n, argument in enumerate(step.arguments) if isinstance(argument, StatusPointer))
-    flags = PeerFlags(step.arguments[at - 1], step.arguments[at + 1 :])
-    arguments = (*step.arguments[: at + 1], *[UNUSED.ctypes.data] * len(flags.peers))
-    return replace(plan, steps=(replace(step, arguments=arguments), *later)), flags
+    is_gathering = "tl.debug_barrier()" in step.source.text
+    flags = PeerFlags(step.arguments[at - 1], step.arguments[at + 1 :], is_gathering=is_gathering)
+    count = len(flags.peers)
+    awaited, told = np.ones(2 * count + 1, np.int32), np.zeros((count, count + 1), np.int32)
+    awaited[-1] = 0
+    arguments = (
+        *step.arguments[: at - 1],
+        awaited.ctypes.data,
+        StatusPointer(),
+        *(words.ctypes.data for words in told),
+    )
+
+    def check():
+        expected = [1, *[0] * (count - 1), int(is_gathering)]
+        complete = (told == expected).all() and awaited[-1] == (step.grid if is_gathering else 0)
+        told[:], awaited[-1] = 0, 0
+        return complete
+
+    return replace(plan, steps=(replace(step, arguments=arguments), *later)), flags, check
 
 
 def interpreted(bundle, devices=1, kernels=InterpretedKernels):

@@ -11,7 +11,13 @@ import pytest
 from einc_runtime.execution.cpu.executor import CpuExecutor
 from einc_runtime.execution.session import Session
 from einc_runtime.plan.launches import find_launches
-from tests.support.launch_cases import compile_cut_step, compile_step, run_twice, step_arrays
+from tests.support.launch_cases import (
+    compile_cut_step,
+    compile_gathering_step,
+    compile_step,
+    run_twice,
+    step_arrays,
+)
 from tests.support.triton_plans import InterpretedKernels, interpreted
 
 
@@ -65,13 +71,16 @@ def test_a_decode_step_with_joint_launches(sites, dtype, devices):
 
 
 @pytest.mark.filterwarnings("ignore::RuntimeWarning")
-def test_a_step_whose_sums_are_made_out_of_the_memory_of_all_gpus():
-    bundle = compile_cut_step(3)
+@pytest.mark.parametrize("compile_plan", [compile_cut_step, compile_gathering_step])
+def test_a_step_whose_sums_are_made_out_of_the_memory_of_all_gpus(compile_plan, monkeypatch):
+    """The bits are those of GPUs that wait for each other by events."""
+    bundle = compile_plan(3)
     arrays = step_arrays(bundle, seed=3)
     results = []
-    for devices in (3, 1):
-        with interpreted(bundle, devices, Joined) as session:
+    for blocking in ("0", "1"):
+        monkeypatch.setenv("CUDA_LAUNCH_BLOCKING", blocking)
+        with interpreted(bundle, 3, Joined) as session:
             results.append(run_twice(session, arrays))
-            assert any("of_peers" in name for name in session._executor._kernels.functions) == (devices == 3)
+            assert any("of_peers" in name for name in session._executor._kernels.functions) == (blocking == "0")
     for name, values in results[0].items():
         np.testing.assert_array_equal(values, results[1][name])

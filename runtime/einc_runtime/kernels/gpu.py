@@ -170,10 +170,20 @@ class PeerFlags:
     at the addresses `peers`, one in the memory of every other device, then waits until as many from the address
     `awaited` on, in its own memory, are not 0, and only then reads its operands, some of which are on these devices.
 
+    A kernel that is gathering also writes results where `copies` say, which are on these devices. When all its programs
+    have, it sets the flags behind those at `peers`, as many words further as there are peers, and it ends when its own
+    are not 0. The word behind these counts its programs.
+
     It gives up after a few seconds, and says so in its status word."""
 
     awaited: int
     peers: tuple[int, ...]
+    is_gathering: bool = False
+    copies: tuple[tuple[GpuArray, GpuArray], ...] = ()
+
+    def find_copies(self, result: GpuArray) -> list[GpuArray]:
+        """Where else a result is written."""
+        return [copy for written, copy in self.copies if written == result]
 
 
 @dataclass(frozen=True, slots=True)

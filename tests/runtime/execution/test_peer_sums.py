@@ -20,16 +20,29 @@ from einc_runtime.execution.cuda.streams import StepKind, schedule_steps
 from einc_runtime.execution.session import Session
 from einc_runtime.kernels.gpu import LATE_PEERS, GpuArray, GpuTarget, PeerFlags
 from einc_runtime.plan.launches import find_launches
-from einc_runtime.plan.peer_sums import find_peer_sums
+from einc_runtime.plan.peer_sums import find_peer_sums, list_waits
 from einc_runtime.plan.proof import prove_data
+from einc_runtime.plan.regions import reads_of, writes_of
 from tests.support.cuda_fake import FakeDriver
 from tests.support.cuda_fake_kernels import NumpyKernels
-from tests.support.launch_cases import PartByPart, Sequences, compile_cut_step, run_twice, step_arrays
+from tests.support.launch_cases import (
+    PartByPart,
+    Sequences,
+    compile_cut_step,
+    compile_gathering_step,
+    run_twice,
+    step_arrays,
+)
 
 
-@pytest.fixture(scope="module")
-def step():
-    return compile_cut_step(3)
+@pytest.fixture(scope="module", params=[compile_cut_step, compile_gathering_step])
+def step(request):
+    """A step with two sums, which gather nothing, or the norms that they begin."""
+    return request.param(3)
+
+
+def is_gathering(step):
+    return any(s.gathers for s in find(step))
 
 
 def find(bundle):
@@ -45,6 +58,9 @@ def test_small_sums_of_all_sites_are_made_out_of_their_memory(step):
         assert len(s.moves) == 6
         read = {region.buffer for number in s.tasks for region in step.tasks[number].reads}
         assert all(step.tasks[move].write.buffer in read for move in s.moves)
+        gathered = {step.tensors[step.buffers[step.tasks[g].read.buffer].tensor].name for g in s.gathers}
+        assert gathered == ({"layer.0.n" if "layer.0.r" in serves[sums.index(s)] else "last_x"} if s.gathers else set())
+        assert len(s.gathers) in (0, 6)
 
 
 def test_tasks_between_others_keep_a_sum_apart(step):
@@ -57,40 +73,97 @@ def test_tasks_between_others_keep_a_sum_apart(step):
 
 
 def test_what_is_run_is_proved_with_flags_as_waits(step):
-    """A part of a sum begins when all that any part waits for has ended, and reads its copies where they lie."""
-    tasks = list(rewrite_for_devices(step, range(3)))
-    sums = list_peer_sums(step, tasks)
-    for peer_sum in sums:
-        moves = set(peer_sum.moves)
-        waits = {before for n in (*moves, *peer_sum.tasks) for before in tasks[n].after} - moves
-        for number in peer_sum.tasks:
-            tasks[number] = msgspec.structs.replace(tasks[number], after=tuple(sorted(waits)))
+    """A part of a sum begins when all that any part waits for has ended, and reads its copies where they lie. What is
+    gathered is written by the launch of the part, and there when the part of its site has ended."""
+    tasks, sums = write_as_run(step)
     assert len(sums) == 2
     prove_data(msgspec.structs.replace(step, tasks=tuple(tasks)))
     number = sums[0].tasks[1]
-    for lost in tasks[number].after:  # products of three sites: without any of them, the sum races
+    read = {region.buffer for region in reads_of(tasks[number])}
+    products = [before for before in tasks[number].after if {r.buffer for r in writes_of(tasks[before])} & read]
+    assert len(products) == 3
+    for lost in products:  # without any of them, the sum races
         without = tuple(before for before in tasks[number].after if before != lost)
         changed = [*tasks[:number], msgspec.structs.replace(tasks[number], after=without), *tasks[number + 1 :]]
         with pytest.raises(PlanFault, match="without waiting"):
             prove_data(msgspec.structs.replace(step, tasks=tuple(changed)))
 
 
+def write_as_run(step):
+    """The tasks as they are run, with flags as waits: all of a unit begins when all parts have begun, and what is
+    gathered waits for nothing else than the launch that writes it."""
+    tasks = list(rewrite_for_devices(step, range(3)))
+    sums = list_peer_sums(step, tasks)
+    members = {launch.tasks[0]: launch.tasks for launch in find_launches(step, tasks)}
+    for peer_sum in sums:
+        units = {n: members.get(n, (n,)) for n in peer_sum.tasks}
+        inner = {*peer_sum.moves, *(m for unit in units.values() for m in unit)}
+        own = {tasks[n].site: unit for n, unit in units.items()}
+        together = {before for n in (*peer_sum.moves, *peer_sum.tasks) for before in tasks[n].after}
+        waits = {*together, *(b for g in peer_sum.gathers for b in list_waits(tasks, g))} - inner
+        assert all(before < peer_sum.first for before in waits)
+        for number in peer_sum.tasks:
+            tasks[number] = msgspec.structs.replace(tasks[number], after=tuple(sorted(waits)))
+        for gather in peer_sum.gathers:
+            (maker,) = [m for m in own[tasks[gather].site] if tasks[gather].read in writes_of(tasks[m])]
+            tasks[gather] = msgspec.structs.replace(tasks[gather], after=(maker,))
+    return tasks, sums
+
+
+def test_what_lies_where_a_part_reads_is_not_gathered_by_it(step):
+    """A program may write there while another one still reads."""
+    for peer_sum in find(step):
+        for gather in peer_sum.gathers[:1]:
+            (move,) = [
+                m for m in peer_sum.moves
+                if step.tasks[m].site == step.buffers[step.tasks[gather].write.buffer].site
+                and step.buffers[step.tasks[m].write.buffer].site == step.tasks[gather].site
+            ]  # fmt: skip
+            buffers, (written, read) = list(step.buffers), (step.tasks[n] for n in (gather, move))
+            buffers[written.write.buffer] = msgspec.structs.replace(
+                buffers[written.write.buffer], offset=buffers[read.read.buffer].offset
+            )
+            moved = msgspec.structs.replace(step, buffers=tuple(buffers))
+            assert gather not in find(moved)[find(step).index(peer_sum)].gathers
+
+
+def test_what_waits_for_another_part_is_not_gathered(step):
+    for peer_sum in find(step):
+        for gather in peer_sum.gathers[:1]:
+            tasks = list(step.tasks)
+            late = next(n for n in peer_sum.tasks if tasks[n].site != tasks[gather].site)
+            tasks[gather] = msgspec.structs.replace(tasks[gather], after=(*tasks[gather].after, late))
+            (found,) = [s for s in find_peer_sums(step, tasks, find_launches(step, tasks)) if s.tasks == peer_sum.tasks]
+            assert found.gathers == tuple(g for g in peer_sum.gathers if g != gather)
+
+
 def test_events_and_flags_keep_every_wait(step):
     """All that a task waits for has ended when it begins, in every order that streams, events and flags allow."""
     tasks = rewrite_for_devices(step, range(3))
-    schedule = schedule_steps(step, tasks, range(3), (), (), list_peer_sums(step, tasks))
+    sums = list_peer_sums(step, tasks)
+    schedule = schedule_steps(step, tasks, range(3), (), (), sums)
+    members = {launch.tasks[0]: launch.tasks for launch in find_launches(step, tasks)}
+    positions = {s.task: n for n, s in enumerate(schedule.steps) if s.kind is StepKind.TASK}
+    units = {n: members[n] for s in sums for n in s.tasks if n in members}
+    schedule = schedule.fuse_steps({positions[n]: [positions[m] for m in unit[1:]] for n, unit in units.items()})
     order = schedule_events(schedule.steps, schedule.streams)
     plain = schedule_steps(step, tasks, range(3), ())
     assert order.edges < schedule_events(plain.steps, plain.streams).edges
     begun = find_ended_before(schedule, order)
-    step_of = {s.task: n for n, s in enumerate(schedule.steps) if s.kind is StepKind.TASK}
+    step_of = positions
+    gathered = {g: positions[n] for s in sums for g in s.gathers for n in s.tasks if tasks[n].site == tasks[g].site}
+    # what a part has written elsewhere is there when any part has ended
+    written = {n: {positions[p] for p in s.tasks} for s in sums if s.gathers for n in map(positions.get, s.tasks)}
     for number, task in enumerate(tasks):
         if schedule.steps[step_of[number]].stream is None:
             continue
         pending = list(task.after)
         while pending:
             earlier = step_of[pending.pop()]
-            if schedule.steps[earlier].stream is None:
+            if schedule.steps[earlier].task in gathered:
+                maker = gathered[schedule.steps[earlier].task]
+                assert any(other in begun[step_of[number]] for other in written[maker]), (number, earlier)
+            elif schedule.steps[earlier].stream is None:
                 pending += tasks[schedule.steps[earlier].task].after
             else:
                 assert earlier in begun[step_of[number]], (number, earlier)
@@ -146,8 +219,12 @@ def agree(results, expected):
 def test_results_are_those_of_one_device(step, expected, make, seed):
     driver = FakeDriver(3, seed=seed)
     kernels = make(driver)
-    agree(run_on(step, range(3), driver, kernels)[0], expected)
-    assert kernels.waited_by_flags == 6
+    results, notes = run_on(step, range(3), driver, kernels)
+    agree(results, expected)
+    has_kernels = not is_gathering(step) or make is PartByPart
+    assert kernels.waited_by_flags == (6 if has_kernels else 0)
+    assert has_kernels or [note for note in notes if "by events" in note]
+    assert bool(driver.gathered) == (is_gathering(step) and has_kernels)
 
 
 def test_flags_that_are_not_taken_back_are_noticed(step, expected, monkeypatch):
@@ -209,3 +286,30 @@ def test_a_kernel_with_flags_tells_all_and_waits_for_all():
     assert [a for a in first.arguments if isinstance(a, int)][-3:] == [64, 128, 192]
     assert flagged[0].status_message == LATE_PEERS
     assert list(first.source.signature())[-4:] == ["awaited", "failed", "peer0", "peer1"]
+
+
+def test_a_gathering_kernel_writes_for_all_and_its_last_program_waits():
+    """A part of 3 x 40 goes into another array, whose rows are longer, on each of two other devices."""
+    views = [GpuArray(n << 20, (3, 40), (160, 4), "f32", n) for n in (1, 2, 3)]
+    target, write = GpuTarget(1, "a GPU", (9, 0), 132), GpuArray(9 << 20, (3, 40), (160, 4), "f32", 1)
+    copies = [GpuArray((9 + n) << 20, (3, 40), (480, 4), "f32", n) for n in (2, 3)]
+    flags = PeerFlags(64, (128, 192), is_gathering=True, copies=tuple((write, copy) for copy in copies))
+    sequence = Sequences().prepare_aggregate("sum", views, write, target, flags)
+    (launch,) = sequence.steps
+    assert [a for a in launch.arguments if isinstance(a, int)][3:] == [
+        *(c.pointer for c in copies),
+        write.pointer,
+        64,
+        128,
+        192,
+    ]
+    lines = [line.strip() for line in launch.source.text.splitlines()]
+    stores = [n for n, line in enumerate(lines) if line.startswith("tl.store(")]
+    barrier = lines.index("tl.debug_barrier()")
+    counted = lines.index('written = tl.atomic_add(awaited + 4, 1, sem="acq_rel", scope="gpu")')
+    told = [n for n, line in enumerate(lines) if line.startswith("tl.atomic_xchg(peer")]
+    assert len([n for n in stores if "failed" not in lines[n]]) == 3
+    assert max(n for n in stores if "failed" not in lines[n]) < barrier < counted < told[2]
+    assert [lines[n].split(",")[0] for n in told] == [
+        "tl.atomic_xchg(peer0", "tl.atomic_xchg(peer1", "tl.atomic_xchg(peer0 + 2", "tl.atomic_xchg(peer1 + 2"
+    ]  # fmt: skip

@@ -27,6 +27,7 @@ from einc_runtime.execution.cuda.driver import Driver
 from einc_runtime.execution.cuda.errors import describe_error, make_plan_fault
 from einc_runtime.execution.cuda.hip_driver import HipDriver, HipError, has_amd_gpus, open_hip
 from einc_runtime.execution.cuda.lanes import Lanes
+from einc_runtime.execution.cuda.peer_flags import PeersFault
 from einc_runtime.execution.cuda.preparation import PreparedPlan, prepare_plan
 from einc_runtime.execution.cuda.resources import CudaResources
 from einc_runtime.execution.facts import CudaFacts, DeviceFacts, ExecutionFacts, GraphFacts, KernelFacts
@@ -47,11 +48,7 @@ MAX_FETCH_COPIES = 64
 
 _RANK_FOR_EACH_GPU = "a rank for each GPU is safer: NCCL's guide says that graphs over several GPUs may wait forever"
 
-_NO_FLAGS = "GPUs wait for each other by events, as kernels that waited by flags were not run at one time"
-
-
-class _LatePeersFault(KernelFault):
-    """Kernels that wait for each other were not run at one time."""
+_NO_FLAGS = "GPUs wait for each other by events, as kernels that wait by flags did not run"
 
 
 class CudaExecutor:
@@ -91,7 +88,7 @@ class CudaExecutor:
             try:
                 self._prepare(devices, no_peer)
                 break
-            except _LatePeersFault:
+            except PeersFault:
                 self._with_flags = False
             except RuntimeFault as fault:
                 if not self._kernels.give_up(fault.message):
@@ -124,10 +121,10 @@ class CudaExecutor:
                     self._try_flags()
 
     def _try_flags(self) -> None:
-        """Executes once. Raises _LatePeersFault where CUDA does not run kernels of all GPUs beside each other."""
+        """Executes once. Raises PeersFault where CUDA does not run kernels of all GPUs beside each other."""
         self._replay()
         if any(check.message == LATE_PEERS for check in self._plan.status.pop_failed()):
-            raise _LatePeersFault(LATE_PEERS)
+            raise PeersFault(LATE_PEERS)
 
     def fill(self, buffer: int, values: Array) -> None:
         self._settle()

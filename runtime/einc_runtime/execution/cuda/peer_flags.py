@@ -1,22 +1,30 @@
 """The flags of sums that GPUs make out of each other's memory: which sums these are, and where their flags lie.
 
-Every part of a sum has a flag of each other part in the memory of its device. All of them are 0 when an execution
-begins: a copy at the end of every execution sets them so, when all that wait for them have ended, and no execution
-begins before the one before it has ended everywhere.
+Every part of a sum has a flag of each other part in the memory of its device, and a second one where the sum gathers,
+with a count of its own programs that have written. All of them are 0 when an execution begins: a copy at the end of
+every execution sets them so, when all that wait for them have ended, and no execution begins before the one before it
+has ended everywhere.
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
+from dataclasses import replace
 
 from einc_runtime import environment
+from einc_runtime.errors import KernelFault
 from einc_runtime.execution.cuda.arenas import wants_multicast
 from einc_runtime.execution.cuda.driver import Driver
 from einc_runtime.execution.cuda.errors import WORD_BYTES
 from einc_runtime.kernels.gpu import Launch, PeerFlags
 from einc_runtime.plan.launches import find_launches
-from einc_runtime.plan.peer_sums import PeerSum, begins_together, find_peer_sums
+from einc_runtime.plan.peer_sums import PeerSum, begins_together, find_gathers, find_peer_sums
+from einc_runtime.plan.regions import find_users
 from einc_runtime.plan.schema import AnyTask, Bundle, FenceTask
+
+
+class PeersFault(KernelFault):
+    """Kernels that wait for each other were not run at one time, or there is none for what a sum gathers."""
 
 
 def choose_peer_sums(
@@ -48,8 +56,9 @@ def list_peer_sums(bundle: Bundle, tasks: Sequence[AnyTask]) -> tuple[PeerSum, .
     """The sums whose copies are read where they lie, if every site has a GPU of its own."""
     planned = find_peer_sums(bundle, bundle.tasks, find_launches(bundle, bundle.tasks))
     members = {launch.tasks[0]: launch.tasks for launch in find_launches(bundle, tasks)} if planned else {}
+    users = find_users(tasks) if planned else ({}, {})
     return tuple(
-        peer_sum
+        replace(peer_sum, gathers=find_gathers(bundle, tasks, users, peer_sum, members))
         for peer_sum in planned
         if all(isinstance(tasks[move], FenceTask) for move in peer_sum.moves)
         and begins_together(tasks, peer_sum, members)
@@ -75,7 +84,7 @@ class FlagMemory:
             for number in peer_sum.tasks:
                 device = devices[tasks[number].site]
                 offsets[number] = sizes[device]
-                sizes[device] += WORD_BYTES * (len(peer_sum.tasks) - 1)
+                sizes[device] += WORD_BYTES * _count_words(peer_sum)
         self._sizes = sizes
         self._pointers = {
             device: allocate_zeros(device, 2 * size) for device, size in sizes.items()
@@ -87,6 +96,7 @@ class FlagMemory:
             number: PeerFlags(
                 start[number],
                 tuple(start[peer] + WORD_BYTES * (n - (peer < number)) for peer in s.tasks if peer != number),
+                is_gathering=bool(s.gathers),
             )
             for s in peer_sums
             for n, number in enumerate(s.tasks)
@@ -96,3 +106,9 @@ class FlagMemory:
         """The launch that takes back the flags of a device."""
         pointer, size, copy_async = self._pointers[device], self._sizes[device], self._driver.copy_async
         return lambda stream: copy_async(pointer, size, pointer + size, size, size, 1, stream)
+
+
+def _count_words(peer_sum: PeerSum) -> int:
+    """The words that each part of a sum has."""
+    peers = len(peer_sum.tasks) - 1
+    return 2 * peers + 1 if peer_sum.gathers else peers

@@ -111,14 +111,16 @@ def _prepare(bundle: Bundle, devices: Sequence[int], kernels: _Collector, archit
     memory = DeviceMemory(bundle, devices, [(site + 1) * _ARENA_DISTANCE for site in range(len(devices))])
     staging = [(len(devices) + 1 + n) * _ARENA_DISTANCE for n in range(len(schedule.staging_bytes))]
     is_apart = len(targets) == len(devices)
-    peers_of = {number: s.tasks for s in (list_peer_sums(bundle, tasks) if is_apart else ()) for number in s.tasks}
+    sums = list_peer_sums(bundle, tasks) if is_apart else ()
     flags = {
-        number: PeerFlags(_ARENA_DISTANCE, (_ARENA_DISTANCE,) * (len(all_parts) - 1))
-        for number, all_parts in peers_of.items()
+        number: PeerFlags(_ARENA_DISTANCE, (_ARENA_DISTANCE,) * (len(s.tasks) - 1), is_gathering=bool(s.gathers))
+        for s in sums
+        for number in s.tasks
     }
     step_kernels = StepKernels(
         bundle, tasks, memory,
         kernels=kernels, driver=_make_null_driver(), targets=targets, staging=staging, flags=flags,
+        gathers=[gather for s in sums for gather in s.gathers],
     )  # fmt: skip
     for step in schedule.steps:
         if step.kind is StepKind.EARLY:

@@ -22,7 +22,7 @@ from einc_runtime.execution.cuda.errors import DeviceCheck, DeviceStatus, TaskEr
 from einc_runtime.execution.cuda.events import EventSchedule, schedule_events
 from einc_runtime.execution.cuda.host_mirrors import HostMirrors
 from einc_runtime.execution.cuda.lanes import Lanes
-from einc_runtime.execution.cuda.peer_flags import FlagMemory, choose_peer_sums
+from einc_runtime.execution.cuda.peer_flags import FlagMemory, PeersFault, choose_peer_sums
 from einc_runtime.execution.cuda.resources import CudaResources
 from einc_runtime.execution.cuda.shared_memory import SharedMemory
 from einc_runtime.execution.cuda.step_kernels import StepKernels
@@ -33,6 +33,7 @@ from einc_runtime.execution.shared_buffers import SharedBuffers
 from einc_runtime.kernels.gpu import Description, GpuKernel, GpuTarget, Kernels, Launch
 from einc_runtime.plan.epilogues import find_epilogues, find_gated_pairs
 from einc_runtime.plan.launches import find_launches
+from einc_runtime.plan.regions import reads_of, writes_of
 from einc_runtime.plan.schema import AnyTask, Bundle
 
 Prepared = TypeVar("Prepared")
@@ -138,7 +139,7 @@ def prepare_plan(
     flags = FlagMemory(driver, tasks, devices, sums, allocate_zeros)
     step_kernels = StepKernels(
         bundle, tasks, memory, kernels=kernels, driver=driver, targets=targets, staging=staging,
-        flags=flags.of_tasks, lanes=lanes,
+        flags=flags.of_tasks, gathers=[gather for s in sums for gather in s.gathers], lanes=lanes,
     )  # fmt: skip
     prepared, groups = _prepare_kernels(step_kernels, schedule, errors)
     idle = [n for n, step in enumerate(schedule.steps) if step.kind is StepKind.EARLY and prepared[n] is None]
@@ -217,6 +218,7 @@ def _prepare_kernels(
 
     for first, later, prepare in list_joint_kernels(step_kernels):
         fuse(first, later, prepare)
+    _require_gathers(step_kernels, {first: (first, *later) for first, (later, _) in fused.items()})
     done = taken - fused.keys()
     prepared: list[GpuKernel | None] = []
     for number, step in enumerate(schedule.steps):
@@ -229,6 +231,14 @@ def _prepare_kernels(
         else:
             prepared.append(on_device(partial(step_kernels.prepare, step), step.task, number))
     return prepared, {step_of[first]: tuple(step_of[task] for task in later) for first, (later, _) in fused.items()}
+
+
+def _require_gathers(step_kernels: StepKernels, fused: Mapping[int, tuple[int, ...]]) -> None:
+    """Raises PeersFault unless the kernels of sums make all that they gather."""
+    tasks = step_kernels.tasks
+    made = {region for part in step_kernels.flags for n in fused.get(part, (part,)) for region in writes_of(tasks[n])}
+    if any(region not in made for gather in step_kernels.gathers for region in reads_of(tasks[gather])):
+        raise PeersFault("no kernel of a sum makes what is gathered")
 
 
 def list_joint_kernels(

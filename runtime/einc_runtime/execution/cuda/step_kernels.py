@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
+from dataclasses import replace
 from types import MappingProxyType
 
 from einc_runtime.execution.cuda.devices import DeviceMemory
@@ -40,7 +41,7 @@ class StepKernels:
     """Prepares the kernels of steps, for a plan whose memory has been taken.
 
     `tasks` are the tasks as they are run, `staging` the addresses of the host buffers of staged transfers, and `flags`
-    those of tasks that are parts of sums (`peer_flags`).
+    those of tasks that are parts of sums (`peer_flags`), some of which do transfers of what they make, `gathers`.
     """
 
     def __init__(
@@ -54,11 +55,12 @@ class StepKernels:
         targets: Mapping[int, GpuTarget],
         staging: Sequence[int],
         flags: Mapping[int, PeerFlags] = MappingProxyType({}),
+        gathers: Collection[int] = (),
         lanes: Lanes | None = None,
     ) -> None:
         self.bundle, self.tasks, self.memory = bundle, tasks, memory
         self.kernels, self.driver, self.targets, self.staging = kernels, driver, targets, staging
-        self.flags, self.lanes = flags, lanes
+        self.flags, self.gathers, self.lanes = flags, gathers, lanes
         self.groups = aggregation_groups(bundle)
 
     def prepare(self, step: StreamStep) -> GpuKernel:
@@ -96,9 +98,18 @@ class StepKernels:
             return None
         parts = [self._make_part(self.tasks[number]) for number in launch.tasks]
         kept = [number in launch.kept for number in launch.tasks]
-        first = launch.tasks[0]
-        target, flags = self._target(self.tasks[first].site), self.flags.get(first)
+        target, flags = self._target(self.tasks[launch.tasks[0]].site), self._find_flags(launch.tasks)
         return self.kernels.prepare_launch(launch.kind, parts, kept, target, flags)
+
+    def _find_flags(self, tasks: Sequence[int]) -> PeerFlags | None:
+        """The flags of tasks that one kernel runs, which writes what they make also where it is gathered."""
+        flags = self.flags.get(tasks[0])
+        if flags is None or not flags.is_gathering:
+            return flags
+        made = {region for number in tasks for region in writes_of(self.tasks[number])}
+        moves = (move for move in map(self.tasks.__getitem__, self.gathers) if isinstance(move, TransferTask))
+        views = self.memory.view
+        return replace(flags, copies=tuple((views(m.read), views(m.write)) for m in moves if m.read in made))
 
     def _make_part(self, task: AnyTask) -> Invocation[GpuArray]:
         if isinstance(task, KernelTask):
@@ -137,7 +148,7 @@ class StepKernels:
                 kernel = None if shared is None else self.kernels.prepare_multicast_sum(shared, writes[0], target)
                 if kernel is not None:
                     return kernel
-                flags = self.flags.get(step.task)
+                flags = self._find_flags([step.task])
                 return self.kernels.prepare_aggregate(task.aggregation, reads, writes[0], target, flags)
             return self.kernels.prepare_joint_aggregation(
                 JointInvocation(task.aggregation, reads, writes, group.dims, group.definition), target

@@ -21,7 +21,7 @@ from enum import Enum
 
 from einc_runtime.plan.early_reads import EarlyRead, find_early_reads
 from einc_runtime.plan.lanes import group_messages
-from einc_runtime.plan.peer_sums import PeerSum
+from einc_runtime.plan.peer_sums import PeerSum, list_waits
 from einc_runtime.plan.regions import reads_of, writes_of
 from einc_runtime.plan.schema import ITEMSIZE, AnyTask, Bundle, FenceTask, Region, TransferTask
 
@@ -196,7 +196,7 @@ class _ScheduleBuilder:
     def run(self, tasks: Sequence[AnyTask], messages: Collection[int], peer_sums: Sequence[PeerSum]) -> StreamSchedule:
         home = {number: self._device_of_message(tasks[number]) for number in messages}
         group_of = {number: group for group in group_messages(tasks, home) for number in group}
-        sums_of = {number: n for n, s in enumerate(peer_sums) for number in (*s.moves, *s.tasks)}
+        sums_of = {number: n for n, s in enumerate(peer_sums) for number in (*s.moves, *s.tasks, *s.gathers)}
         last = [-1] * len(tasks)  # per task, its last step
         for number, task in enumerate(tasks):
             group = group_of.get(number, (number,))
@@ -220,17 +220,24 @@ class _ScheduleBuilder:
 
     def _add_sum(self, tasks: Sequence[AnyTask], number: int, peer_sum: PeerSum, last: list[int]) -> None:
         """All of a sum at the place of its first task, once; each part begins after all that comes before on its
-        device."""
+        device, and after all that what it gathers waits for. A part ends when all have written what it gets of them."""
         if last[peer_sum.tasks[0]] >= 0:
             return
         for move in peer_sum.moves:
             self.steps.append(StreamStep(None, tuple(last[before] for before in tasks[move].after), move))
             last[move] = len(self.steps) - 1
         before_sum = {task: self._list_new_steps(self.devices[tasks[task].site]) for task in peer_sum.tasks}
+        gathered = {tasks[g].site: list_waits(tasks, g) for g in peer_sum.gathers}
         for task, before_here in before_sum.items():
-            after = dict.fromkeys((*(last[before] for before in tasks[task].after), *before_here))
+            waits = [*tasks[task].after, *(b for b in gathered.get(tasks[task].site, ()) if b < peer_sum.first)]
+            after = dict.fromkeys((*(last[before] for before in waits), *before_here))
             self.steps.append(StreamStep(tasks[task].site, tuple(after), task, peer_sum=number))
             last[task] = len(self.steps) - 1
+        at = {tasks[task].site: task for task in peer_sum.tasks}
+        for gather in peer_sum.gathers:
+            (written,) = writes_of(tasks[gather])
+            self.steps.append(StreamStep(None, (last[at[self.bundle.buffers[written.buffer].site]],), gather))
+            last[gather] = len(self.steps) - 1
 
     def _list_new_steps(self, device: int) -> list[int]:
         """The steps of a device that were added since this was asked for last, but for those that nobody waits for."""

@@ -86,6 +86,8 @@ class TritonKernels(ABC):
         target: GpuTarget,
         flags: PeerFlags | None = None,
     ) -> GpuKernel | None:
+        if flags is not None:
+            parts = [part.on(part.inputs, [part.output, *flags.find_copies(part.output)]) for part in parts]
         if not can_join(parts, kept):
             return None
         arrays = list(dict.fromkeys(array for part in parts for array in (*part.inputs, *part.outputs)))
@@ -96,7 +98,8 @@ class TritonKernels(ABC):
             return build_joint_launch(kind, on_views, kept, target.architecture) or LaunchSequence(())
 
         numbers = tuple(arrays.index(array) for part in parts for array in (*part.inputs, *part.outputs))
-        key = (kind, *kept, numbers, *(cache_key(part, target.architecture) for part in parts))
+        counts = tuple(len(part.outputs) for part in parts)
+        key = (kind, *kept, numbers, counts, *(cache_key(part, target.architecture) for part in parts))
         sequence = self.cache.get(key, arrays, build)
         return self.prepare(wait_for_peers(sequence, flags), target) if sequence.steps else None
 
@@ -112,10 +115,12 @@ class TritonKernels(ABC):
         target: GpuTarget,
         flags: PeerFlags | None = None,
     ) -> GpuKernel:
-        def build(views: Sequence[Array]) -> LaunchSequence:
-            return builders.build_aggregate(aggregation, views[:-1], views[-1])
+        copies, count = [] if flags is None else flags.find_copies(write), len(reads)
 
-        sequence = self.cache.get(("aggregate", aggregation), [*reads, write], build)
+        def build(views: Sequence[Array]) -> LaunchSequence:
+            return builders.build_aggregate(aggregation, views[:count], views[count], views[count + 1 :])
+
+        sequence = self.cache.get(("aggregate", aggregation, count), [*reads, write, *copies], build)
         return self.prepare(wait_for_peers(sequence, flags), target)
 
     def prepare_multicast_sum(self, read: GpuArray, write: GpuArray, target: GpuTarget) -> GpuKernel | None:

@@ -37,21 +37,25 @@ from einc_runtime.plan.scalar_programs import ScalarInput
 
 
 def build_map(invocation: Invocation[Array]) -> LaunchSequence:
-    """One launch."""
-    call = MapCall.parse(invocation)
+    """One launch. Further outputs get the same results."""
+    call, copies = MapCall.parse(invocation), invocation.outputs[1:]
     names = [f"x{k}" for k in range(len(call.views))]
-    elements = ElementwiseTiles([*call.views, call.output], [*names, "y"])
+    results = [f"copy{k}" for k in range(len(copies))] + ["y"]
+    elements = ElementwiseTiles([*call.views, *copies, call.output], [*names, *results])
     chain = ScalarSource(call.steps, [f"v{k}" for k in range(len(names))])
     used = {operand.position for step in call.steps for operand in step.operands if isinstance(operand, ScalarInput)}
     lines = [f"v{k} = {elements.load(names[k])}" for k in sorted(used)]
-    lines += [*chain.lines, elements.store("y", chain.value)]
+    lines += [*chain.lines, *(elements.store(name, chain.value) for name in results)]
     title = f"map over {' '.join(call.indices) or 'one element'}: {call.source}"
     return LaunchSequence((elements.call("map", title, lines, chain.source()),))
 
 
-def build_aggregate(aggregation: str, reads: Sequence[Array], write: Array) -> LaunchSequence:
-    """A chain of additions (or the like) over views in their order."""
-    return build_map(aggregation_as_map(aggregation, reads, write))
+def build_aggregate(
+    aggregation: str, reads: Sequence[Array], write: Array, copies: Sequence[Array] = ()
+) -> LaunchSequence:
+    """A chain of additions (or the like) over views in their order; `copies` get the same results."""
+    invocation = aggregation_as_map(aggregation, reads, write)
+    return build_map(invocation.on(reads, [write, *copies]))
 
 
 SHARED_OUT = 16

@@ -22,14 +22,19 @@ from einc_runtime.plan.scalar_programs import ScalarInput
 
 def build_row_chain(parts: Sequence[Invocation[Array]], kept: Sequence[bool]) -> LaunchSequence | None:
     """One launch of maps, each of whose results the next part reads, and a norm of the last one's result; those that
-    are `kept` are written. None where rows are too long for a program."""
+    are `kept` are written, also to further outputs of their part. None where rows are too long for a program."""
     *maps, last = parts
     calls, norm = [MapCall.parse(part) for part in maps], NormCall.parse(last)
     results = [call.output for call in calls]
     views = [view for call in calls for view in call.views]
-    merged = merge_leading_axes([*results, *views, norm.target])
+    copied = [(f"r{n}", copy) for n, part in enumerate(maps) for copy in part.outputs[1:]]
+    copied += [("y", copy) for copy in last.outputs[1:]]
+    copies = [copy for _, copy in copied]
+    merged = merge_leading_axes([*results, *views, *copies, norm.target])
     vectors = [vector[(None,) * (merged[0].ndim - 1)] for vector in norm.vectors]
     names = [f"r{n}" for n in range(len(calls))] + [f"x{n}" for n in range(len(views))]
+    names += [f"{of}_{k}" for k, (of, _) in enumerate(copied)]
+    copies_of = {of: [f"{of}_{k}" for k, (part, _) in enumerate(copied) if part == of] for of in ("y", *names)}
     gains = name_vectors(norm)
     ordered = [merged[len(calls) - 1], *merged[: len(calls) - 1], *merged[len(calls) : -1], *vectors, merged[-1]]
     labels = [names[len(calls) - 1], *names[: len(calls) - 1], *names[len(calls) :], *gains, "y"]
@@ -50,11 +55,12 @@ def build_row_chain(parts: Sequence[Invocation[Array]], kept: Sequence[bool]) ->
         helpers[chain.source()] = None
         stored = LANGUAGE[call.kinds[-1]]
         lines += [*chain.lines, f"w{number} = ({chain.value}).to({stored})"]
-        lines += [rows.store(f"w{number}", f"r{number}")] if kept[number] else []
+        stores = [f"r{number}", *copies_of[f"r{number}"]] if kept[number] else []
+        lines += [rows.store(f"w{number}", name) for name in stores]
         lines.append(f"s{number} = w{number}.to({rows.type})")
         first += len(call.views)
     inside = f"tl.where({rows.inside}, s{len(calls) - 1}, 0)" if rows.inside else f"s{len(calls) - 1}"
-    lines += [f"x = {inside}", *write_norm(norm, rows)]
+    lines += [f"x = {inside}", *write_norm(norm, rows, copies_of["y"])]
     title = f"{'; '.join(call.source for call in calls)}; {last.name} of rows of {rows.extent}, eps {norm.eps}"
     return rows.call("row_chain", title, lines, "".join(helpers))
 

@@ -95,9 +95,12 @@ def build_norm(invocation: Invocation[Array], ordered: bool = False) -> LaunchSe
     return rows.call(invocation.name, f"{invocation.name} of rows of {extent}, eps {call.eps}", lines)
 
 
-def write_norm(call: NormCall, rows: RowTiles) -> list[str]:
-    """Lines that normalize whole rows x and store them. The operands after x are those of `name_vectors`."""
-    square, root, finish = _write_norm_parts(call, rows)
+def write_norm(call: NormCall, rows: RowTiles, copies: Sequence[str] = ()) -> list[str]:
+    """Lines that normalize whole rows x and store them, also to `copies`, by name.
+
+    The operands after x are those of `name_vectors`.
+    """
+    square, root, finish = _write_norm_parts(call, rows, copies)
     return [
         *([f"mean = {rows.add_up('x')}[:, None] / {float(rows.extent)!r}"] if call.centered else []),
         f"squares = {rows.add_up(square)}[:, None]",
@@ -111,7 +114,7 @@ def name_vectors(call: NormCall) -> list[str]:
     return ["gain", "bias"][: len(call.vectors)]
 
 
-def _write_norm_parts(call: NormCall, rows: RowTiles) -> tuple[str, str, list[str]]:
+def _write_norm_parts(call: NormCall, rows: RowTiles, copies: Sequence[str] = ()) -> tuple[str, str, list[str]]:
     """What is added up of x, the line that makes the scale of it, and the lines that load what follows and store."""
     names = name_vectors(call)
     result = f"x{' - mean' if call.centered else ''}"
@@ -119,7 +122,7 @@ def _write_norm_parts(call: NormCall, rows: RowTiles) -> tuple[str, str, list[st
     scaled = f"({result}) / scale" if call.centered else "x / scale"
     finish = [rows.load(name, "0") for name in names]
     of_gain, of_bias = f" * {gain}" if names else "", " + bias" if len(names) > 1 else ""
-    finish.append(rows.store(f"({scaled}{of_gain}{of_bias})"))
+    finish += [rows.store(f"({scaled}{of_gain}{of_bias})", name) for name in ("", *copies)]
     root = f"scale = {write_square_root(f'squares / {float(rows.extent)!r} + {call.eps!r}', rows.kind)}"
     square = f"({result}) * ({result})"
     return f"tl.where({rows.inside}, {square}, 0)" if call.centered and rows.inside else square, root, finish
