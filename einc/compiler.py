@@ -36,8 +36,8 @@ class Compiled:
     `graph` is the computation after fusion, `plan` the logical plan, `program` the device program, `bundle` the plan
     that the runtime reads. `phase` is called with the name of every stage as it begins, and of its parts. `budget` is
     what the search for exchange programs may take. `proposers` are asked for faster ones; `proposals` gets a line on
-    every proposal, and `remarks` on every exchange program of the user's. `make_small` makes the same of a few of a
-    model's layers; None where it has no more.
+    every proposal, and `remarks` on every exchange program of the user's, and on tiles that were not tried.
+    `make_small` makes the same of a few of a model's layers; None where it has no more.
     """
 
     def __init__(
@@ -194,7 +194,7 @@ class Compiled:
 
     def _add_tiles(self, selected: SelectedPlan) -> SelectedPlan:
         from einc.physical.synthesis import SynthesizingScheduler
-        from einc.search.tiles import add_tiles
+        from einc.search.tiles import TILED, add_tiles
 
         machine, used_sites = self.target.machine, selected.plan.used_sites
         self._phase("cutting products into tiles")
@@ -204,6 +204,7 @@ class Compiled:
         )
         tiled = add_tiles(selected, machine, scheduler, self.options.pins)
         self.budget.end()
+        self.remarks += [f"no tiles: {c.reason}" for c in tiled.plan.contenders if c.name == TILED and c.reason]
         return tiled
 
     @cached_property

@@ -62,17 +62,28 @@ def add_tiles(
 ) -> SelectedPlan:
     """The plan with tiles where it is faster with them, and as it is otherwise.
 
-    Operators with pins are cut as these say. There are no tiles where sites share cores, as nothing is sent there, and
-    none on many sites or where the search's time is over.
+    Operators with pins are cut as these say. Where no tiles are tried, a contender says why.
     """
     program, plan = selected.program, selected.plan
-    if program is None or machine.cores is not None or plan.used_sites > MAX_TILED_SITES:
-        return selected
+    reason = _find_obstacle(plan, machine, scheduler)
+    if program is None or reason is not None:
+        contenders = (*plan.contenders, Contender(TILED, reason=reason))
+        plan = replace(plan, contenders=contenders)
+        return SelectedPlan(plan, program and replace(program, plan=plan), selected.walk)
     best, pinned = program, find_pinned(plan.graph, pins)
     for product in _list_products(program, machine, pinned)[:MAX_TILED_PRODUCTS]:
         if scheduler.budget.left and product.saved_ms >= MIN_TILES_GAIN * best.predicted_ms:
             best = _tile(best, product, machine, scheduler)
     return selected if best is program else _describe(selected, best)
+
+
+def _find_obstacle(plan: LogicalPlan, machine: Machine, scheduler: SynthesizingScheduler) -> str | None:
+    """Why no tiles are tried; None where they are."""
+    if machine.cores is not None:
+        return "sites that share cores send nothing"
+    if plan.used_sites > MAX_TILED_SITES:
+        return f"the plan has {plan.used_sites} sites, and tiles are tried on {MAX_TILED_SITES} at most"
+    return None if scheduler.budget.left else "the time of the search is over"
 
 
 def _list_products(program: DeviceProgram, machine: Machine, pinned: Container[str]) -> list[_AlikeProducts]:

@@ -152,6 +152,16 @@ def test_products_that_are_sent_nowhere_have_no_tiles():
     )
 
 
+def test_why_no_tiles_were_tried_is_told():
+    pins = parse_pin("h=inner/17"), parse_pin("z=n/17")
+    chosen = CompileOptions(machine="dgx-h100x3", devices=17, pins=pins, tiles=True)
+    compiled = compile_model(WIDE, "model.ein", chosen)
+    document = explain(compiled.bundle)
+    reason = "the plan has 17 sites, and tiles are tried on 16 at most"
+    assert compiled.remarks == [f"no tiles: {reason}"]
+    assert f"not tried: in tiles, {reason}" in format_overview(document)
+
+
 def test_tiles_that_are_not_possible():
     candidate = plan(2).choices[1].candidate
     operator = plan(2).graph.nodes[1].operator
