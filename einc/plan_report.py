@@ -188,6 +188,7 @@ def _check(report: PlanReport) -> None:
             require_natural(site, MAX_COUNT, f"{_WHERE}.stages[{i}].sites")
     for count, field in ((report.microbatches, "microbatches"), (report.replicas, "replicas")):
         require(1 <= count <= MAX_STAGES, f"{_WHERE}.{field}", f"{count} of them")
+        require(count == 1 or len(report.stages) > 0, f"{_WHERE}.{field}", f"{count} of no stages")
     require_count(report.shapes, MAX_SHAPES, f"{_WHERE}.shapes")
     for i, shape in enumerate(report.shapes):
         _check_duration(shape.predicted_ms, f"shapes[{i}].predicted_ms")

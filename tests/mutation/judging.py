@@ -72,23 +72,28 @@ class Meaning:
 
 @cache
 def find_meaning(case: str, process: RunningProcess) -> Meaning:
-    """By the model's operators on f64, without cuts. The unchanged plan says how far rounding goes: results may be off
-    four times as far, as sums may be added up in another order."""
+    """By the model's operators, without cuts: on f64, or where the case says so in its own types.
+
+    The unchanged plan says how far rounding goes: results may be off four times as far, as sums may be added up in
+    another order.
+    """
     bundle = decode(make_plan(case))
     loaded = [t for t in bundle.tensors if t.kind != "value"]
     steps = [
-        {t.name: _draw(t, CASES[case].arrays | given, number) for t in loaded if t.kind == "input" or number == 0}
-        for number, given in enumerate(CASES[case].steps)
+        {t.name: _draw(t, CASES[case].arrays | chosen, number) for t in loaded if t.kind == "input" or number == 0}
+        for number, chosen in enumerate(CASES[case].steps)
     ]
-    expected = _name_results(interpret_steps(_build_graph(case, "f64"), [_widen_all(step) for step in steps]))
+    reference = CASES[case].reference
+    given = steps if reference is None else [_widen_all(step) for step in steps]
+    expected = _name_results(interpret_steps(_build_graph(case, reference), given))
     found = process.run(bundle, steps)
     assert not isinstance(found, str), found
     assert found.keys() == expected.keys()
     allowed = {}
-    for name, reference in expected.items():
-        scale = float(np.abs(reference).max())
-        error = float(np.abs(_widen(found[name]) - _widen(reference)).max())
-        allowed[name] = max(4 * error, 1e-6 * scale if reference.dtype.kind == "f" else 0.0)
+    for name, exact in expected.items():
+        scale = float(np.abs(exact).max())
+        error = float(np.abs(_widen(found[name]) - _widen(exact)).max())
+        allowed[name] = max(4 * error, 1e-6 * scale if exact.dtype.kind == "f" else 0.0)
         assert error <= 0.1 * scale, (case, name, error, scale)
     return Meaning(fuse(_build_graph(case, None)), steps, expected, allowed)
 

@@ -13,6 +13,7 @@ from einc.logical.pins import parse_pin
 from einc.ops.step_forms import CacheBlocks
 from einc.options import CompileOptions
 from einc_runtime.plan.codec import encode
+from tests.support.tiled_plans import make_bundle, tile
 
 MODELS = Path(__file__).parents[2] / "models"
 
@@ -29,6 +30,10 @@ class PlanCase:
     options: dict[str, Any] = field(default_factory=dict)
     arrays: dict[str, list[int]] = field(default_factory=dict)
     steps: tuple[dict[str, list[int]], ...] = ({},)
+    reference: str | None = "f64"
+    """The type in which the model is computed beside the plan; None: those of its text."""
+    tiles: tuple[str, int, int] | None = None
+    """An operator that is computed in tiles: its name, the index that is cut, and how many tiles a site has."""
 
     @property
     def file(self) -> str:
@@ -280,6 +285,33 @@ output y, g
 """
 
 
+NARROW = """
+dim rows = 3
+dim width = 64
+dim hidden = 6
+dim wide = 64
+dim heads = 2
+dim places = 7
+dim d = 4
+input  x    : f32[rows, width]
+input  k    : f32[heads, rows, d]
+input  at   : i64[rows]
+state  keys : f8e4m3[heads, places, d]
+weight up   : f32[hidden, width] as f8e4m3(inputs=8)
+weight gate : f32[wide, width] as mxfp8
+weight down : f32[hidden, wide] as mxfp4
+weight last : f32[hidden, width] as nvfp4
+c = append(keys, k, at, cache_lens=[7], new_lens=[3])
+a = attention(k, c, c, causal=true, q_lens=[3], k_lens=[7], positions=at)
+h[rows, hidden] = x[rows, width] * up[hidden, width]
+g[rows, wide] = x[rows, width] * gate[wide, width]
+y[rows, hidden] = g[rows, wide] * down[hidden, wide]
+z[rows, hidden] = x[rows, width] * last[hidden, width]
+output a, h, y, z
+"""
+"""Floats of 8 and of 4 bits, as they are stored, rounded to, and kept in a cache that attention reads."""
+
+
 def _preset(**definitions: object) -> dict[str, Any]:
     return {"preset": "tiny", "definitions": tuple((name, str(value)) for name, value in definitions.items())}
 
@@ -323,6 +355,7 @@ output y
 
 CASES: dict[str, PlanCase] = {
     "chain": PlanCase(CHAIN.format(dtype="f32"), "host", 4),
+    "tiles": PlanCase(CHAIN.format(dtype="f32"), "dgx-h100", 3, ("y=c/3", "h*=c/3"), tiles=("y", 0, 2)),
     "chain-inner": PlanCase(CHAIN.format(dtype="f32"), "host", 3, ("y=c/3", "h*=c/3")),
     "chain-synthesized": PlanCase(CHAIN.format(dtype="bf16"), "dgx-v100", 8, (), {"schedule": "synthesized"}),
     "chain-one-site": PlanCase(CHAIN.format(dtype="f64"), "host", 1),
@@ -347,6 +380,14 @@ CASES: dict[str, PlanCase] = {
         "llama_decode", "dgx-a100", 3, (), {"schedule": "synthesized", **_preset(
             n_layers=1, lengths=[2, 1], cache=4, vocab=13, d_model=12, heads_q=2, heads_kv=1, d_ff=10)},
         steps=({"positions": [0, 1, 2]}, {"positions": [2, 3, 3]}, {"positions": [3, 1, 0]})),
+    "decode-gathers": PlanCase(
+        "llama_decode", "dgx-h100", 3,
+        ("*.[hnr]=tokens/3", "x*=tokens/3", "last_x=tokens/3", "logits=vocab/3", "*.a=heads_kv/3", "*.[kv]=heads_kv/3",
+         "*.rk=heads_kv/3", "*.?s=heads_kv/3", "*.[qo]=heads_q/3", "*.rq=heads_q/3", "*.gate=d_ff/3", "*.up=d_ff/3",
+         "*.f=d_ff/3", "*.down=d_ff/3"),
+        {"schedule": "synthesized", **_preset(
+            n_layers=1, batch=3, cache=5, vocab=11, d_model=8, heads_q=3, heads_kv=3, d_head=4, d_ff=6)},
+        steps=({"positions": [1, 3, 0]}, {"positions": [2, 4, 1]}, {"positions": [3, 0, 2]})),
     "tables": PlanCase(
         TABLES, "host", 2, (), {"step": StepRequest("tokens", 1, 2, CacheBlocks(5, 4))},
         steps=(
@@ -367,6 +408,9 @@ CASES: dict[str, PlanCase] = {
     "quantized-sums": PlanCase(
         QUANTIZED.format(dtype="bf16"), "dgx-a100", 4, ("h=width/2,rows/2", "y=wide/2,hidden/2"),
         {"schedule": "synthesized"}),
+    "narrow": PlanCase(
+        NARROW, "dgx-h100", 2, ("[ca]=heads/2", "h=width/2", "g=wide/2", "y=wide/2", "z=hidden/2"), reference=None,
+        steps=({"at": [0, 1, 2]}, {"at": [3, 4, 5]}, {"at": [4, 5, 6]})),
     "rounded": PlanCase(ROUNDED.format(dtype="f32"), "host", 3, ("h=hidden/3", "g=width/3", "y=hidden/3")),
     "experts": PlanCase("moe", "dgx-a100", 4, (), {"schedule": "synthesized", **_preset(tokens=6, d_ff=8)}),
     "defined": PlanCase(DEFINED, "dgx-a100", 4, ("l=j/4", "n=j/4", "least=i/3")),
@@ -390,4 +434,5 @@ CASES: dict[str, PlanCase] = {
 def make_plan(name: str) -> bytes:
     """The bytes of a case's plan file."""
     case = CASES[name]
-    return encode(compile_model(case.source, case.file, case.compile_options()).bundle)
+    compiled = compile_model(case.source, case.file, case.compile_options())
+    return encode(compiled.bundle if case.tiles is None else make_bundle(tile(compiled.plan, *case.tiles)))

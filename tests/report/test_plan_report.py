@@ -135,6 +135,7 @@ LIES: list[tuple[str, object, str, str]] = [
     ("stages", (PipelineStage("a", 1, ((0,),)),), "stages[0].sites", "not those of every replica"),
     ("stages", (PipelineStage("a", 1, ((0,), (-1,))),), "stages[0].sites", "-1"),
     ("microbatches", 0, "microbatches", "0 of them"),
+    ("stages", (), "microbatches", "of no stages"),
     ("shapes", (ConsideredShape(1, 1, 1, float("nan")),), "shapes[0].predicted_ms", "nan"),
     ("shapes", (ConsideredShape(1, 0, 1, 1.0),), "shapes[0]", "0 is no number"),
 ]

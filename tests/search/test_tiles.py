@@ -10,27 +10,22 @@ import pytest
 
 from einc.compiler import compile_model
 from einc.errors import UsageError
-from einc.logical.optimize import build_choices
 from einc.logical.pins import parse_pin
 from einc.logical.plan import LogicalPlan, Tiles, dump_plan
-from einc.logical.problem import connect
 from einc.logical.tiles import cut_into_tiles
 from einc.machines.load import load_machine
 from einc.options import CompileOptions
-from einc.physical.build import build
-from einc.physical.records import emit
-from einc.physical.verify import verify
 from einc.plan_reading.restore import restore_plan
 from einc.report.document import explain
 from einc.report.terminal import format_overview
 from einc.verification.figures import verify_figures
 from einc_runtime.execution.cpu.executor import CpuExecutor
 from einc_runtime.execution.session import Session
-from einc_runtime.plan.codec import decode, encode
 from einc_runtime.plan.proof import prove
 from einc_runtime.plan.schema import Bundle, KernelTask, TransferTask
 from tests.support.cuda_plans import agree, on_fake
 from tests.support.plan_arrays import arrays_of, outputs_of, results
+from tests.support.tiled_plans import make_bundle, tile
 
 H100 = load_machine("dgx-h100")
 MODEL = """model rows
@@ -65,23 +60,6 @@ def plan(sites: int, outputs: str = "z", dtype: str = "f64") -> LogicalPlan:
     pins = tuple(parse_pin(pin.format(sites=sites)) for pin in PIN_TEXTS)
     options = CompileOptions(machine="dgx-h100", devices=sites, pins=pins, schedule="naive")
     return compile_model(MODEL.format(dtype=dtype, outputs=outputs), "model.ein", options).plan
-
-
-def tile(plan: LogicalPlan, node: str, index: int, count: int) -> LogicalPlan:
-    number = plan.graph.positions[node]
-    chosen = [choice.candidate for choice in plan.choices]
-    tiled = cut_into_tiles(plan.graph.nodes[number].operator, chosen[number], index, count)
-    assert tiled is not None
-    chosen[number] = tiled
-    offered = tuple((candidate,) for candidate in chosen)
-    return replace(plan, choices=build_choices(plan.graph, connect(plan.graph, offered), [0] * len(chosen)))
-
-
-def make_bundle(plan: LogicalPlan) -> Bundle:
-    machine = H100.restrict(range(plan.sites))
-    program = build(plan, machine)
-    verify(program)
-    return decode(encode(emit(program, machine, tuple(range(plan.sites)), "naive")))
 
 
 def run(bundle: Bundle) -> dict[str, np.ndarray]:
