@@ -27,10 +27,10 @@ def compile_step(sites, dtype):
     return compiled((MODELS / "llama_decode.ein").read_text(), sites, dtype, **SIZES)
 
 
-def compile_cut_step(sites, rest="replicated"):
-    """A decode step whose heads and d_ff are cut, and all else is computed everywhere, or as `rest` says."""
+def compile_cut_step(sites, cut_of_rows="replicated"):
+    """A decode step whose heads and d_ff are cut, and all else is computed everywhere, or as `cut_of_rows` says."""
     cuts = {
-        "*.[hnr]": rest, "x*": rest, "last_x": rest, "logits": f"vocab/{sites}",
+        "*.[hnr]": cut_of_rows, "x*": cut_of_rows, "last_x": cut_of_rows, "logits": f"vocab/{sites}",
         **dict.fromkeys(("*.a", "*.[kv]", "*.rk", "*.?s"), f"heads_kv/{sites}"),
         **dict.fromkeys(("*.[qo]", "*.rq"), f"heads_q/{sites}"),
         **dict.fromkeys(("*.gate", "*.up", "*.f", "*.down"), f"d_ff/{sites}"),

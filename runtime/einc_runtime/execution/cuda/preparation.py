@@ -236,8 +236,10 @@ def _prepare_kernels(
 def _require_gathers(step_kernels: StepKernels, fused: Mapping[int, tuple[int, ...]]) -> None:
     """Raises PeersFault unless the kernels of sums make all that they gather."""
     tasks = step_kernels.tasks
-    made = {region for part in step_kernels.flags for n in fused.get(part, (part,)) for region in writes_of(tasks[n])}
-    if any(region not in made for gather in step_kernels.gathers for region in reads_of(tasks[gather])):
+    results = {
+        region for part in step_kernels.flags for n in fused.get(part, (part,)) for region in writes_of(tasks[n])
+    }
+    if any(region not in results for gather in step_kernels.gathers for region in reads_of(tasks[gather])):
         raise PeersFault("no kernel of a sum makes what is gathered")
 
 

@@ -106,10 +106,10 @@ class StepKernels:
         flags = self.flags.get(tasks[0])
         if flags is None or not flags.is_gathering:
             return flags
-        made = {region for number in tasks for region in writes_of(self.tasks[number])}
+        results = {region for number in tasks for region in writes_of(self.tasks[number])}
         moves = (move for move in map(self.tasks.__getitem__, self.gathers) if isinstance(move, TransferTask))
         views = self.memory.view
-        return replace(flags, copies=tuple((views(m.read), views(m.write)) for m in moves if m.read in made))
+        return replace(flags, copies=tuple((views(m.read), views(m.write)) for m in moves if m.read in results))
 
     def _make_part(self, task: AnyTask) -> Invocation[GpuArray]:
         if isinstance(task, KernelTask):
