@@ -213,7 +213,6 @@ class Compiled:
 
     @cached_property
     def _optimum(self) -> LogicalPlan:
-        """What the selector chooses."""
         from einc.logical.optimize import optimize
 
         if self.options.selector == FASTEST or self.options.divides:

@@ -75,7 +75,6 @@ class _Group:
         return self.combinations[len(self.planned)].name
 
     def plan_next(self, planner: _Planner) -> _Group:
-        """The group with one more option."""
         combination = self.combinations[len(self.planned)]
         rivals = [option for option in self.planned if planner.limits.allow(option)]
         return replace(self, planned=(*self.planned, _plan_option(combination, planner, rivals)))

@@ -32,7 +32,6 @@ gradients to it."""
 
 
 def createGraph(name: str = "graph") -> Graph:
-    """An empty computation."""
     return Graph(name)
 
 

@@ -103,7 +103,6 @@ class Graph(GraphOperators):
     # Helpers
 
     def _read_new(self, desc: TensorDesc, name: str | None, call: str, letter: str) -> str:
-        """The name of a new input or weight."""
         if not isinstance(desc, TensorDesc):
             raise UsageError(f"{call} takes what tensorDesc returns, not {desc!r:.80}")
         self._require_open()
@@ -147,7 +146,6 @@ class Graph(GraphOperators):
         return [self._find(gradients[tensor.name]) for tensor in wrt]
 
     def _build(self) -> ComputationGraph:
-        """The graph as the compiler takes it."""
         if not self._saved:
             raise UsageError("nothing was saved: a graph without outputs computes nothing", hint="call graph.save(y)")
         return self._builder.build()

@@ -95,7 +95,6 @@ class TimedTask:
 
     @property
     def ms(self) -> float:
-        """The median."""
         return float(np.median(self.times))
 
 

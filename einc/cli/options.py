@@ -162,7 +162,6 @@ class StepSize(ParamType):
 
 
 def step_option(function: F) -> F:
-    """Adds `--step`."""
     text = (
         "Derive a decode step of N new tokens of each sequence, which run along the dimension DIM of the model; of S "
         "sequences, where the model reads one; with caches in B blocks of T tokens, which sequences share."
@@ -345,7 +344,6 @@ def read_options(arguments: dict[str, Any]) -> CompileOptions:
 
 
 def read_proposers(arguments: dict[str, Any]) -> tuple[Proposer, ...]:
-    """What `--propose` names."""
     if not arguments["proposers"]:
         return ()
     from einc.exchange.synthesis.sources import make_proposer

@@ -14,11 +14,9 @@ BIT_FORMS = {"8": "i8", "4": "i4", "f8": "f8e4m3", "mxfp8": "mxfp8", "mxfp4": "m
 
 
 def bits_option(default: str | None, text: str) -> Callable[[F], F]:
-    """Adds `--bits`."""
     return click.option("--bits", type=click.Choice(list(BIT_FORMS)), default=default, help=text)
 
 
 def round_inputs_option(function: F) -> F:
-    """Adds `--round-inputs`."""
     text = "Have products round what they multiply with the weights to 8 bits, token by token."
     return click.option("--round-inputs", is_flag=True, help=text)(function)

@@ -203,7 +203,6 @@ def note_compiled(plans: Sequence[KeptPlan]) -> None:
 
 
 def _read_prompts(chosen: GenerateArguments, folder: ModelFolder, tokenizer: TextTokenizer | None) -> list[list[int]]:
-    """The tokens of every prompt."""
     texts = [_read_standard_input() if prompt == files.STDIN else prompt for prompt in chosen.prompts]
     if tokenizer is None:
         return [_parse_ids(text) for text in texts]

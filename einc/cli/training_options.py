@@ -24,7 +24,6 @@ class NameList(ParamType):
 
 
 def training_options(function: F) -> F:
-    """Adds `--train` and what goes with it."""
     function = click.option(
         "--recompute",
         metavar="LEVEL",

@@ -31,7 +31,6 @@ def list_sites(mask: int) -> tuple[int, ...]:
 
 
 def make_mask(sites: Iterable[int]) -> int:
-    """The bit mask of sites."""
     return sum(1 << site for site in set(sites))
 
 

@@ -67,7 +67,6 @@ def apply_equation(
     result_names: tuple[str, ...],
     span: SourceSpan,
 ) -> TensorValue:
-    """Applies the operator of an index equation, which has one result."""
     result = _add_node(context, operator, inputs, result_names, span)
     assert isinstance(result, TensorValue)
     return result

@@ -169,7 +169,6 @@ def _apply(
     result_names: tuple[str, ...],
     span: SourceSpan,
 ) -> TensorValue:
-    """The operator of a join in the graph."""
     if not join.reads:
         raise context.findings.fail("expected a tensor with indices on the right of '='", span)
     if reads_values(join):
@@ -276,7 +275,6 @@ def _read_aggregate(context: LoweringContext, join: Join, syntax: ast.AggregateE
 
 
 def _read(context: LoweringContext, join: Join, syntax: ast.IndexedExpr) -> Element:
-    """An element of a tensor or of a list."""
     base = find_value(join, syntax.base) or evaluate_value(context, syntax.base)
     if isinstance(base, tuple):
         return read_list_item(context, join, base, syntax, _apply_position)

@@ -116,7 +116,6 @@ def describe_expected(terminals: Collection[str]) -> str:
 
 
 def describe_found(token: SpannedToken) -> str:
-    """The token in words."""
     if token.type == SEPARATOR:
         if token == ";":
             return "';'"

@@ -203,7 +203,6 @@ def place_items(
 
 
 def _read_position(reading: ReadContext, item: ast.IndexItem, desc: TensorDesc, dim: int) -> Position:
-    """The position along one dimension of a tensor."""
     if item.value is None:
         return Position(((reading.scope.spread_over(desc.dims[dim]), 1),))
     if isinstance(item.value, ast.Name) and item.value.text in reading.scope.indices:

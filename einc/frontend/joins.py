@@ -145,7 +145,6 @@ class Join:
         return self._add((tensor.name, positions, outside), JoinRead(tensor, positions, outside, span))
 
     def read_index(self, name: str, span: SourceSpan) -> ScalarInput:
-        """The value of an index."""
         return self._add((name,), JoinRead(None, (Position(((name, 1),)),), "", span))
 
     def _add(self, key: tuple[object, ...], read: JoinRead) -> ScalarInput:
@@ -261,7 +260,6 @@ def _build_general(
     aggregation: str | None,
     span: SourceSpan,
 ) -> tuple[Operator, list[TensorValue]]:
-    """The operator of an index program."""
     extents = find_extents(context, join, result, span)
     tensors: dict[str, TensorValue] = {}
     for read in sorted(join.reads, key=lambda read: not any(position.elements for position in read.positions)):

@@ -35,7 +35,6 @@ from einc_runtime.plan.scalar_programs import Operand, ScalarInput
 
 
 def make_scope(statement: ast.EquationStmt, recurrence: RecurrenceParts | None) -> EquationScope:
-    """The scope of an equation."""
     names = find_index_names(statement.value) | frozenset(name_items(statement.indices))
     scope = EquationScope(names, recurrence=recurrence)
     if recurrence is not None and recurrence.along in recurrence.loops:

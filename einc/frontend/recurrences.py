@@ -147,7 +147,6 @@ def _declare_value(context: LoweringContext, recurrence: RecurrenceParts, statem
 
 
 def _find_tensor(context: LoweringContext, recurrence: RecurrenceParts, syntax: ast.Expression) -> TensorValue | None:
-    """The tensor, or the value of the recurrence, that a name stands for."""
     if not isinstance(syntax, ast.Name):
         return None
     value = recurrence.find(syntax.text) or context.scope.owner(syntax.text).values.get(syntax.text)

@@ -129,7 +129,6 @@ class SpannedToken(Token):
 
 
 def add_span(source: SourceText, token: Token) -> SpannedToken:
-    """The token with its span in the source."""
     result = SpannedToken(token.type, str(token))
     line, column = token.line or 1, token.column or 1
     result.span = source.span(line, column, token.end_line or line, token.end_column or column + 1)

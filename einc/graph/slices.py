@@ -93,7 +93,6 @@ class _Pusher:
         return remaining_readers
 
     def finish(self) -> Graph:
-        """The graph that is left."""
         tensors = [new for tensor in self._graph.tensors for new in self._instead.get(tensor.name, [tensor])]
         return replace(self._graph, tensors=tuple(tensors), nodes=tuple(reversed(self._kept.values())))
 

@@ -133,7 +133,6 @@ class ConfigFields:
         return value
 
     def text(self, name: str, default: object = _NO_DEFAULT) -> str:
-        """A string."""
         value = self.value(name)
         if value is None:
             return str(self._missing(name, default, ""))

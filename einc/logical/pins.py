@@ -142,7 +142,6 @@ def select_pins(graph: Graph, pins: Sequence[Pin]) -> tuple[Pin, ...]:
 
 
 def _match(graph: Graph, pins: Sequence[Pin]) -> Iterator[tuple[Pin, Sequence[str]]]:
-    """Every pin with the operators that it matches."""
     makers = {name: node.name for node in graph.nodes for name in node.outputs}
     for pin in pins:
         if WILDCARDS.isdisjoint(pin.pattern):

@@ -350,7 +350,6 @@ def _describe_kernel(key: str, rate: KernelRate) -> dict[str, Any]:
 
 
 def _format_measured(machine: Machine) -> list[str]:
-    """The fields that only a measured machine has."""
     cores = [] if machine.cores is None else [f'  "cores": {machine.cores}']
     return [*cores, *([f'  "measured": {json.dumps(machine.measured)}'] if machine.measured else [])]
 

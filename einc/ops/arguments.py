@@ -160,7 +160,6 @@ def find_axis(name: str, tensor: TensorDesc, over: Sequence[Given]) -> int:
 
 
 def drop_item(items: tuple[_Item, ...], at: int) -> tuple[_Item, ...]:
-    """All items but one."""
     return items[:at] + items[at + 1 :]
 
 

@@ -261,7 +261,6 @@ class Equation(DerivedMappedOperator):
 
     @property
     def _shapes(self) -> list[tuple[int, ...]]:
-        """The shapes of what is read of the operands."""
         return [box.shape for box in self.reads] if self.windows else [desc.shape for desc in self.operands]
 
     @property

@@ -73,7 +73,6 @@ class RoundedProduct(DerivedMappedOperator):
         return TensorDesc(tuple(dim for dim, _ in kept_dims), tuple(extent for _, extent in kept_dims), tensor.dtype)
 
     def find_largest(self) -> Operator:
-        """The operator that finds it."""
         tensor, labels = self.plain.tensor, self.plain.labels[0]
         window = (self.plain.reads[0],) if self.plain.windows else ()
         result = list(zip(self.kept, self.largest.dims, strict=True))

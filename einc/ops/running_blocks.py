@@ -163,7 +163,6 @@ def _build(
 
 
 def _aggregate_within(running: _Running, steps: BlockedSteps) -> IndexOperator:
-    """The running aggregate of each block by itself."""
     program = running.operator.program
     inner = running.loop
     builder, values, reads = _read_in_blocks(running, steps, inner)
@@ -182,7 +181,6 @@ def _aggregate_within(running: _Running, steps: BlockedSteps) -> IndexOperator:
 
 
 def _aggregate_blocks(running: _Running, steps: BlockedSteps) -> IndexOperator:
-    """The aggregate of each whole block."""
     program = running.operator.program
     builder, values, reads = _read_in_blocks(running, steps, steps.step)
     chosen = [

@@ -47,7 +47,6 @@ START_PART = "starts"
 
 
 def _name(part: str, number: int) -> str:
-    """The name of a part of which there may be several."""
     return f"{part}{number + 1}" if number else part
 
 

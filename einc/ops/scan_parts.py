@@ -84,7 +84,6 @@ def _find_new(name: str, known: Mapping[str, int] | Sequence[str]) -> str:
 
 
 def replace_name(names: Sequence[str], old: str, *new: str) -> tuple[str, ...]:
-    """The names with others in place of one."""
     return tuple(part for name in names for part in (new if name == old else (name,)))
 
 

@@ -50,7 +50,6 @@ class Grid:
         return known
 
     def block(self, cell: int) -> Block:
-        """The block that a cell stands for."""
         known = self._blocks.get(cell)
         if known is None:
             lower, upper, remaining = [], [], cell

@@ -72,7 +72,6 @@ def _place(
     records: PlanRecords,
     beginnings: PlacedBeginnings | None = None,
 ) -> Placer:
-    """All operators at their places."""
     if len(machine.sites) < plan.sites:
         raise MachineError(f"the plan is for {plan.sites} sites, and machine {machine.name} has {len(machine.sites)}")
     if beginnings is not None:

@@ -323,7 +323,6 @@ def _find_gathered_cells(firings: Sequence[Firing], atoms: Mapping[str, Atom]) -
 
 
 def _drop_contained_blocks(blocks: Sequence[Block]) -> list[Block]:
-    """The blocks that no other one contains."""
     return [
         block for i, block in enumerate(blocks)
         if not any(larger.contains(block) and larger != block for larger in blocks) and block not in blocks[:i]

@@ -79,7 +79,6 @@ def _cut_atom(atom: Atom, count: int, inflow: Inflow) -> list[Atom]:
 def _get_pieces(
     entry: Holding | Requirement, preamble: Preamble, pieces: Mapping[tuple[int, int], Sequence[Atom]]
 ) -> Sequence[Atom]:
-    """The pieces of the atom of an entry."""
     atom = preamble.atoms[entry.aggregate[0]]
     return pieces[atom.inflow, atom.cell]
 

@@ -332,7 +332,6 @@ def _find_last_users(plan: LogicalPlan) -> dict[str, str]:
 
 
 def _join_outputs(output: Output, part: Output) -> Output:
-    """An output with a further part of it."""
     later = (*output.later, part.exchange)
     return msgspec.structs.replace(output, regions=(*output.regions, *part.regions), later=later)
 

@@ -131,7 +131,6 @@ class ProposedExchanges:
         proposal: FoundProposal,
         scheduled: ScheduledExchange,
     ) -> ScheduledExchange:
-        """The proposal with the names of this exchange."""
         names = dict(form.names)
         splits = {names[atom]: count for atom, count in proposal.splits}
         actions = rename_actions(proposal.actions, names.__getitem__)

@@ -123,7 +123,6 @@ class NaiveScheduler:
     def place(
         self, inflows: Sequence[Inflow], functions: int, busy_ms: Sequence[float] | None = None
     ) -> tuple[int, ...]:
-        """The sites alone."""
         return place_functions(inflows, functions, self._sites, self._convert(inflows, busy_ms), self._widths)
 
     def _convert(self, inflows: Sequence[Inflow], busy_ms: Sequence[float] | None) -> tuple[int, ...] | None:

@@ -159,7 +159,6 @@ def _measure_links(
 
 
 def _measure_union(spans: Iterable[tuple[float, float]]) -> float:
-    """The length of the union of intervals."""
     total, reached = 0.0, float("-inf")
     for start, end in sorted(spans):
         if end > reached:

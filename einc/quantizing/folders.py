@@ -136,7 +136,6 @@ def _read_config(source: str) -> dict[str, Any]:
 
 
 def _choose(files: dict[str, SafetensorsFile], scheme: RoundingScheme, head: bool, source: str) -> frozenset[str]:
-    """The tensors that are quantized."""
     chosen = [name for name in files if _LINEAR.fullmatch(name) or (head and name == _HEAD)]
     if not chosen:
         raise UsageFault("there is no linear layer to quantize: no tensor '..._proj.weight'", where=source)

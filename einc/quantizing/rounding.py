@@ -46,7 +46,6 @@ class RoundingScheme:
 
     @property
     def low(self) -> int:
-        """The lowest integer."""
         return -(1 << self.bits - 1)
 
 

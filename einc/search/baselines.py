@@ -91,7 +91,6 @@ class BaselineBuilder:
         self._counts: dict[tuple[int, int], frozenset[int]] = {}
 
     def build(self, name: str) -> Baseline:
-        """The variant of that name."""
         makers: dict[str, Callable[[], Chosen | str]] = {
             "single": self._build_single,
             "data": self._build_data if self.forward is None else lambda: self._build_data_step(cuts_states=False),
@@ -132,7 +131,6 @@ class BaselineBuilder:
         return self._choose(rank)
 
     def _build_data_step(self, cuts_states: bool) -> Chosen | str:
-        """Of a training step."""
         axis = self.tokens
         if self.forward is None:
             return "it cuts the states of a training step, and there are none"

@@ -113,7 +113,6 @@ class Evaluator:
         return (assignment, order, spread) in self._known
 
     def list_evaluated(self) -> list[EvaluatedPlan]:
-        """All plans that have been predicted."""
         return [evaluated for evaluated in self._known.values() if evaluated is not None]
 
     def set_aside(self, size: int) -> None:
@@ -138,7 +137,6 @@ class Evaluator:
         return max(0, *(need + self._reserve - site.memory_bytes for need, site in pairs))
 
     def make_plan(self, evaluated: EvaluatedPlan) -> LogicalPlan:
-        """The logical plan of an evaluated one."""
         return self.space.make_plan(evaluated.assignment, evaluated.order, evaluated.spread)
 
     def _evaluate(self, assignment: Assignment, order: Order, spread: bool) -> EvaluatedPlan | None:

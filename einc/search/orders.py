@@ -13,7 +13,6 @@ Order = tuple[int, ...]
 
 
 def reorder_graph(graph: Graph, order: Order) -> Graph:
-    """The graph with its nodes in that order."""
     if order == tuple(range(len(order))):
         return graph
     return replace(graph, nodes=tuple(graph.nodes[n] for n in order))

@@ -65,7 +65,6 @@ class SearchProblem:
         return measure_cut_cost(self.graph, self.space.sites, self.pins)
 
     def make_whole_plans(self, evaluated_plans: Sequence[EvaluatedPlan]) -> list[LogicalPlan]:
-        """The plans of the whole graph."""
         folded, space = self.folded, self.space
         if folded is None:
             return [space.make_plan(plan.assignment, plan.order, plan.spread) for plan in evaluated_plans]

@@ -163,7 +163,6 @@ def _list_candidates(plan: LogicalPlan, product: _AlikeProducts) -> Iterator[Can
 
 
 def _replace(plan: LogicalPlan, product: _AlikeProducts, candidate: Candidate) -> LogicalPlan:
-    """The plan with this candidate of a product."""
     chosen = [choice.candidate for choice in plan.choices]
     for n in product.nodes:
         chosen[n] = candidate

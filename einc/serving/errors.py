@@ -20,7 +20,6 @@ class ApiError(Exception):
         self.status, self.message, self.kind, self.code, self.param = status, message, kind, code, param
 
     def document(self) -> dict[str, Any]:
-        """The body of the answer."""
         return {"error": {"message": self.message, "type": self.kind, "param": self.param, "code": self.code}}
 
 

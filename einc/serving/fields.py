@@ -27,7 +27,6 @@ class RequestFields:
         return self._fields.get(name)
 
     def text(self, name: str) -> str | None:
-        """A string."""
         value = self._fields.get(name)
         if value is not None and not isinstance(value, str):
             raise wrong_field(name, "expected a string", value)
@@ -41,7 +40,6 @@ class RequestFields:
         return value
 
     def integer(self, name: str, low: int, high: int) -> int | None:
-        """An integer from `low` to `high`."""
         value = self._fields.get(name)
         if value is None:
             return None
@@ -50,7 +48,6 @@ class RequestFields:
         return value
 
     def number(self, name: str, low: float, high: float) -> float | None:
-        """A number from `low` to `high`."""
         value = self._fields.get(name)
         if value is None:
             return None
@@ -85,5 +82,4 @@ class RequestFields:
 
 
 def wrong_field(name: str, expected: str, value: object) -> ApiError:
-    """The error for the value of a field."""
     return ApiError(400, f"{name}: {expected}, found {describe_json(value)}", param=name)

@@ -20,7 +20,6 @@ class Histogram:
         self._counts, self._sum = [0] * (len(BUCKETS) + 1), 0.0
 
     def observe(self, seconds: float) -> None:
-        """Counts one time."""
         self._counts[bisect_left(BUCKETS, seconds)] += 1
         self._sum += seconds
 
@@ -44,7 +43,6 @@ class Metrics:
         self._first = Histogram()
 
     def count_request(self, path: str, status: int, seconds: float) -> None:
-        """Counts an answer."""
         self._requests[path, status] += 1
         self._seconds.setdefault(path, Histogram()).observe(seconds)
 

@@ -134,14 +134,12 @@ class ServedModel:
     model: TextModel | EmbeddingModel
 
     def require_text(self, name: str) -> TextModel:
-        """The decoder of this name."""
         self.require_name(name)
         if not isinstance(self.model, TextModel):
             raise ApiError(400, f"'{self.name}' makes vectors of texts (/v1/embeddings), and continues none")
         return self.model
 
     def require_embedding(self, name: str) -> EmbeddingModel:
-        """The encoder of this name."""
         self.require_name(name)
         if not isinstance(self.model, EmbeddingModel):
             raise ApiError(400, f"'{self.name}' continues texts (/v1/completions), and makes no vectors of them")

@@ -357,7 +357,6 @@ def _parse_call(call: dict[str, Any]) -> dict[str, Any]:
 
 
 def _parse_content(where: str, content: Any) -> str:
-    """A text, or parts of one."""
     if isinstance(content, str):
         return content
     if not isinstance(content, list) or not content:

@@ -38,7 +38,6 @@ def differentiate_equation(node: NodeGradient) -> None:
 
 
 def differentiate_index_program(node: NodeGradient) -> None:
-    """Of an index program."""
     operator = node.operator
     assert isinstance(operator, IndexOperator)
     program, parts = operator.program, find_parts(operator)
@@ -62,7 +61,6 @@ def _differentiate(
     scalar: ScalarProgram,
     aggregation: str,
 ) -> None:
-    """Adds the gradients of all tensors that are read."""
     result = tuple(loops)[:kept]
     join = JoinDraft(dict(loops), list(reads))
     types = [read.desc.dtype if isinstance(read, TensorAccess) else DType.I64 for read in reads]

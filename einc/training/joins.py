@@ -51,7 +51,6 @@ class JoinDraft:
         return self.add(TensorAccess(tensor, desc, tuple(Position(((name, 1),)) for name in loops)))
 
     def value(self, loop: str) -> ScalarInput:
-        """The value of a loop."""
         return self.add(IndexRead(loop))
 
     def add(self, access: Access) -> ScalarInput:
@@ -151,7 +150,6 @@ def _renumber(read: Access, number: Mapping[int, int]) -> Access:
 
 
 def list_loops(read: Access) -> list[str]:
-    """The loops that a read names itself."""
     if isinstance(read, IndexRead):
         return [read.loop]
     return [name for position in read.positions for name in position.loops]

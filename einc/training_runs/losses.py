@@ -27,7 +27,6 @@ def write_table(progress: RunProgress, settings: RunSettings) -> str:
 
 
 def write_page(model: str, progress: RunProgress, settings: RunSettings) -> str:
-    """The page of a run with at least one step."""
     curves = [("loss", "kernel", _thin(list(enumerate(progress.losses, 1))))]
     if progress.evaluations:
         curves.append(("held-out loss", "transfer", [(float(step), loss) for step, loss in progress.evaluations]))

@@ -136,7 +136,6 @@ class ExplainRequest:
 
     @property
     def targets(self) -> list[str]:
-        """The files that are written."""
         return [path for path in (self.html, None if self.makes_page else self.trace) if path is not None]
 
     def check(self) -> None:

@@ -23,7 +23,6 @@ _Command = TypeVar("_Command", bound=Callable[..., Any])
 
 
 def _add_format(function: _Command, *, required: bool) -> _Command:
-    """`--format` of a command."""
     text = "The format of the other file." if required else "The format of the other file.  [default: what it is]"
     return click.option("--format", "form", type=click.Choice(FOREIGN), required=required, help=text)(function)
 

@@ -290,7 +290,6 @@ class JsonValue:
         return value
 
     def get_rows(self, name: str, default: Any = None) -> list[JsonValue]:
-        """The objects of a list."""
         rows = self.get(name, list, default)
         for position, row in enumerate(rows):
             if not isinstance(row, dict):

@@ -30,7 +30,6 @@ def print_program(program: Program) -> str:
 
 
 def format_aggregate(aggregate: Aggregate) -> str:
-    """`A+B+C`."""
     return "+".join(aggregate)
 
 
@@ -58,7 +57,6 @@ def format_holding(holding: Holding) -> str:
 
 
 def format_requirement(requirement: Requirement) -> str:
-    """An OUT entry."""
     return f"{format_aggregate(requirement.aggregate)} @ {format_targets(requirement.targets)}"
 
 

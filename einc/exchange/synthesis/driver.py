@@ -225,7 +225,6 @@ class _SynthesisSearch:
             self.consult(proposers)
 
     def consult(self, proposers: Sequence[Proposer]) -> None:
-        """Tries what proposers answer."""
         from einc.exchange.synthesis.proposers import Consultation
 
         consultation = Consultation(

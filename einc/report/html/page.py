@@ -120,7 +120,6 @@ def frame_plan_page(bundle: Bundle) -> str:
 
 
 def write_machine_page(machine: Machine) -> str:
-    """The page of a machine alone."""
     data: Document = {"kind": "machine", "version": VERSION, "machine": describe_places(machine)}
     title = f"{shorten(machine.name, MAX_TITLE)}: {format_count(len(machine.sites), 'site')}"
     return _render(title, data, rates=describe_rates(machine))

@@ -40,7 +40,6 @@ class Comparison:
         return self.relative <= self.tolerance
 
     def combine(self, comparison: Comparison) -> Comparison:
-        """Both comparisons in one."""
         absolute, relative = max(self.absolute, comparison.absolute), max(self.relative, comparison.relative)
         return Comparison(absolute, relative, self.tolerance, max(self, comparison, key=lambda x: x.relative).output)
 

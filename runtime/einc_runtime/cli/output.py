@@ -63,7 +63,6 @@ def prepare_streams() -> None:
 
 
 def say(text: str) -> None:
-    """Print a result."""
     with _stdout_errors():
         results().write(text if text.endswith("\n") else text + "\n")
 
@@ -84,7 +83,6 @@ def pass_on(data: bytes) -> None:
 
 
 def say_json(document: dict[str, Any]) -> None:
-    """Print the one JSON document of a command."""
     say(json.dumps(document, indent=2, allow_nan=False))
 
 

@@ -70,7 +70,6 @@ def tune_command(
 
 
 def tuning_file(plan: str) -> Path:
-    """Where the tuning of a plan lies."""
     from einc_runtime.kernels.cuda.tuning import TUNING_SUFFIX
 
     return Path(plan + TUNING_SUFFIX)

@@ -78,7 +78,6 @@ class EmbeddingBatch:
         return True
 
     def end(self, slot: int) -> None:
-        """Frees a slot."""
         self._rows.pop(slot, None)
 
     def advance(self) -> list[Progress[Array]]:

@@ -215,7 +215,6 @@ class Engine(Generic[Asked, Given]):
                 self._changed.wait()
 
     def _fail(self, error: ReportedError) -> list[Progress[Given]]:
-        """The end of all that runs."""
         for slot in self._running:
             self._batch.end(slot)
         return [Progress(slot, error, True) for slot in self._running]

@@ -154,7 +154,6 @@ class GatedInvocations(Generic[View]):
 
     @property
     def names(self) -> tuple[str, str, str]:
-        """The names of the kernels."""
         return self.first.name, self.second.name, self.then.name
 
 

@@ -48,7 +48,6 @@ def build_index(invocation: Invocation[Array], prepare: Prepare, *, compiled: bo
 
 
 def build_call(call: IndexCall, prepare: Prepare, *, compiled: bool) -> Kernel:
-    """The kernel of a program on blocks."""
     parts = call.find_parts()
     if parts is not None:
         return build_copies(*parts)
@@ -63,7 +62,6 @@ def build_call(call: IndexCall, prepare: Prepare, *, compiled: bool) -> Kernel:
 
 
 def build_views(call: IndexCall, prepare: Prepare, *, compiled: bool) -> Kernel:
-    """The kernel that visits all index vectors."""
     only = call.find_only_gather()
     if only is not None:
         gather, result = only

@@ -28,7 +28,6 @@ class NamedArray:
         return dtype_name(self.array)
 
     def with_array(self, array: Array) -> NamedArray:
-        """Another array with the same names."""
         return NamedArray(self.names, array)
 
     def align(self, order: Sequence[str]) -> Array:

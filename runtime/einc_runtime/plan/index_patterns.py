@@ -301,7 +301,6 @@ def _find_sum(program: IndexProgram, operand: Operand) -> tuple[str, int] | None
 
 
 def _list_steps(scalar: ScalarProgram, operand: Operand) -> list[int]:
-    """The steps of which an operand is the result."""
     needed = {operand.position} if isinstance(operand, EarlierStep) else set()
     for position in range(max(needed, default=-1), -1, -1):
         if position in needed:

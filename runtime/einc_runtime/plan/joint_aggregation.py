@@ -36,7 +36,6 @@ class AggregationGroup:
 
     @staticmethod
     def single(aggregation: AggregationName, tensor: int, rank: int, definition: str = "") -> AggregationGroup:
-        """The group of a tensor that aggregates alone."""
         return AggregationGroup(aggregation, (tensor,), (tuple(range(rank)),), (), definition)
 
     def parts(self, primary: Block) -> list[Block]:

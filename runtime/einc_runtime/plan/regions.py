@@ -75,7 +75,6 @@ def find_users(tasks: Sequence[AnyTask]) -> Users:
 
 
 def find_output_buffers(bundle: ExecutablePlan) -> set[int]:
-    """The buffers that outputs are taken from."""
     return {region.buffer for output in bundle.outputs for region in output.regions}
 
 

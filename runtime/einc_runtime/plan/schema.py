@@ -82,7 +82,6 @@ class Block(Record, frozen=True, array_like=True, order=True):
 
     @property
     def size(self) -> int:
-        """Number of elements."""
         return math.prod(map(operator.sub, self.upper, self.lower))
 
     def contains(self, block: Block) -> bool:

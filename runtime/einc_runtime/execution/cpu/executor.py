@@ -121,7 +121,6 @@ class CpuExecutor:
         self._bound: list[list[Run | None]] = [[None] * len(self._tasks) for _ in range(self.workers)]
 
     def _prepare_tasks(self, rewrites: bool, join_maps: bool) -> tuple[tuple[RewrittenTask, ...], list[Kernel]]:
-        """The tasks that are run, and a kernel for each."""
         kernels = TaskKernels(self.bundle, self._memory)
         kernel_of_task: dict[int, Kernel] = {}
         times: dict[object, KernelTime] = {}

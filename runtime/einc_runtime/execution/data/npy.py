@@ -106,7 +106,6 @@ class NpyFile:
         return self._read_elements(header).astype(storage_dtype(tensor.dtype), copy=False)
 
     def read_header(self) -> NpyHeader:
-        """Reads the header, strictly."""
         start = self._read_exactly(8, "header")
         if start[:6] != NPY_MAGIC:
             zipped = " (it is a zip archive: name it .npz)" if start[:4] == b"PK\x03\x04" else ""

@@ -132,7 +132,6 @@ def _keep_earlier(uses: Sequence[_OperandUse], written: Block) -> Iterator[_Oper
 
 
 def replace_reads(task: AnyTask, regions: Sequence[Region]) -> AnyTask:
-    """The task with other regions to read."""
     if isinstance(task, TransferTask):
         return msgspec.structs.replace(task, read=regions[0])
     return msgspec.structs.replace(task, reads=tuple(regions))

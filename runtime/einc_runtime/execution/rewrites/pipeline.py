@@ -148,7 +148,6 @@ def _join_maps(bundle: ExecutablePlan, tasks: Sequence[AnyTask], items: Sequence
 
 
 def _select(bundle: ExecutablePlan, tasks: Sequence[AnyTask], options: RewriteOptions) -> Iterable[RankTask]:
-    """The tasks that are wanted."""
     if options.rank is None or options.devices is None or options.one_memory:
         return itertools.starmap(RankTask, enumerate(tasks))
     return select_tasks(bundle, tasks, options.devices, options.rank)

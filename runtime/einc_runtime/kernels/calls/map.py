@@ -75,7 +75,6 @@ def write_aggregation(name: str, count: int, rank: int) -> tuple[str, str]:
 
 
 def _join_operands(invocation: Invocation[Array]) -> tuple[indices.JoinedOperands, tuple[str, ...]]:
-    """The operands joined, and the indices of the output."""
     equation = parse_index_equation(invocation.attribute("indices", str))
     return indices.join(equation, invocation.inputs, invocation.output), equation.output
 

@@ -57,12 +57,10 @@ class QuantizedWeight:
 
     @property
     def shape(self) -> tuple[int, ...]:
-        """The shape of the weight."""
         return (*self.values.shape[:-1], self.values.shape[-1] * self.packing)
 
     @property
     def kind(self) -> str:
-        """The type of its scales."""
         return dtype_name(self.scales)
 
     @property

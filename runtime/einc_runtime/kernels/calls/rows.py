@@ -94,7 +94,6 @@ class RopeCall:
 
 
 def _token_positions(seq_lens: Sequence[int], block: Block) -> Array:
-    """The position of every token of the block in its own sequence."""
     ends = np.cumsum(np.array(seq_lens, np.int64))
     places = np.arange(block.lower[-2], block.upper[-2])
     starts = np.concatenate([[0], ends[:-1]])

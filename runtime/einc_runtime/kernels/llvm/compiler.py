@@ -90,7 +90,6 @@ class CompiledCall:
 
 
 def find_address(code: Future[Compiled]) -> int:
-    """The address of code, which is compiled by then."""
     return ctypes.cast(code.result(), ctypes.c_void_p).value or 0  # type: ignore[arg-type]
 
 

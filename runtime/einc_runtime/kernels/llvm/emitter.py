@@ -45,7 +45,6 @@ class Emitter:
         self._arguments, self._taken = function.args[0], 0
 
     def argument(self) -> Value:
-        """The next argument."""
         pointer = self.b.gep(self._arguments, [I64(self._taken)])
         self._taken += 1
         return self.b.load(pointer)
@@ -244,7 +243,6 @@ class Emitter:
         self.b.store(first, self.at(target, first.type))
 
     def read(self, table: Value, number: Value, element: Any) -> Value:
-        """Reads a scalar of an array."""
         return self.b.load(self.b.gep(self.at(table, element), [number]))
 
     def read_entry(self, table: Value, number: Value, count: int) -> list[Value]:

@@ -59,7 +59,6 @@ def _emit_logsumexp(kind: str, leading: int) -> Any:
         indices = [loops.enter_context(e.loop(extent)) for extent in heads]
 
         def row(copy: Value, member: int) -> Value:
-            """The address of a member's row."""
             first = b.add(b.mul(copy, I64(2 * (1 + leading))), I64(member * (1 + leading)))
             where = e.read(table, first, I64)
             for axis, index in enumerate(indices):

@@ -95,7 +95,6 @@ class _RecurrenceEmitter:
             self.buffers.append((pair, [e.argument() for _ in choice.value_loops(recurrence, equation)]))
 
     def emit(self) -> Any:
-        """The whole function."""
         self._nest(self.choice.heads, _LanePosition(), self._run)
         return self.e.finish()
 

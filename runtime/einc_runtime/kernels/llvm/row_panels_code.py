@@ -105,7 +105,6 @@ class PanelEmitter:
                     self._store(target, b.sub(self.a.rows, row), b.add(first, tile_line), tile_line, scale)
 
     def _find_line(self, matrix: Value, number: Value) -> Any:
-        """Where a line of the matrix is."""
         return self.b.add(matrix, self.b.mul(number, self.a.line_step))
 
     def _multiply(self, matrix: Value, panel: Value, first: Value, tile_line: Value) -> None:

@@ -222,7 +222,6 @@ class BlasLowering:
         return NamedArray(names, copy)
 
     def _multiply_elementwise(self, a: NamedArray, b: NamedArray, c: NamedArray) -> None:
-        """An elementwise product."""
         x, y = (self._copy(o.names, o.array) if o.array.dtype != self.dtype else o for o in (a, b))
         target = c if c.array.dtype == self.dtype else NamedArray(c.names, self.take(c.array.shape, self.dtype))
         self.calls.append((np.multiply, [x.align(c.names), y.align(c.names), target.array]))

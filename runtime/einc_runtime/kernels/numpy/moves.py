@@ -13,7 +13,6 @@ from einc_runtime.kernels.numpy.pieces import Resolved, make_runner
 
 
 def build_copies(sources: Sequence[Array], targets: Sequence[Array]) -> Kernel:
-    """Copies arrays pairwise."""
     moves: list[Resolved] = [
         (np.copyto, [view_as_integers(target), view_as_integers(source)])
         for source, target in zip(sources, targets, strict=True)
@@ -60,7 +59,6 @@ def build_append(invocation: Invocation[Array]) -> Kernel:
 
 
 def make_append(call: AppendCall) -> Kernel:
-    """The kernel of a call that has been checked."""
     cache, new, positions, target = call.cache, call.new, call.positions, call.target
     scratch = ScratchAllocator()
     slot = scratch.take((new.shape[1],), np.dtype(np.int64))

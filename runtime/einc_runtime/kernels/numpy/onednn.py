@@ -105,7 +105,6 @@ class _Library:
         return OnednnObject(handle.value, destroy)
 
     def describe(self, dtype: str, layout: Layout) -> OnednnObject:
-        """The descriptor of an array."""
         extents, strides = ((ctypes.c_int64 * len(part))(*part) for part in layout)
         return self.make("memory_desc", len(extents), extents, _ONEDNN_TYPES[dtype], strides, suffix="_with_strides")
 

@@ -54,7 +54,6 @@ class Walk:
         return math.prod(self.extents[: self.axis]) * -(-self.extents[self.axis] // self.step)
 
     def shape_of(self, piece: ArrayPiece) -> tuple[int, ...]:
-        """The extents of a piece."""
         return (1,) * self.axis + (piece.count,) + self.extents[self.axis + 1 :]
 
     def __iter__(self) -> Iterator[ArrayPiece]:

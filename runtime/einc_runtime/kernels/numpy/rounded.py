@@ -120,7 +120,6 @@ def _round(call: RoundedContractCall, target: Array) -> None:
 
 
 def _scale(call: RoundedContractCall, sums: Array) -> None:
-    """Writes the result."""
     result = call.plain.result
     with np.errstate(all="ignore"):
         unit = _widen(call.rows.align(result.names))

@@ -43,7 +43,6 @@ def build_batched_pair(
 
 
 def build_contraction(contraction: Invocation[GpuArray]) -> LaunchSequence:
-    """The launches of one contraction."""
     return build_contract(
         contraction.on([as_layout(x) for x in contraction.inputs], [as_layout(x) for x in contraction.outputs])
     )

@@ -156,5 +156,4 @@ def _combine_columns(names: Sequence[str], tiles: TileGrid, width: int) -> list[
 
 
 def _find_read(steps: Sequence[TypedStep]) -> set[int]:
-    """The inputs that steps read."""
     return {operand.position for step in steps for operand in step.operands if isinstance(operand, ScalarInput)}

@@ -113,7 +113,6 @@ def _build_views(
 
 
 def _launch_index(name: str, lower: int, target: Array) -> KernelLaunch:
-    """Writes the values of an index."""
     y = PointerOperand.of("y", target)
     count = target.shape[0]
     lines = [

@@ -281,7 +281,6 @@ def _places(item: PointerOperand) -> dict[int, str]:
 
 
 def _load_added(item: PointerOperand, product: Gemm, tile: ProductTile) -> str:
-    """The expression that loads what is added to a tile."""
     parts = [_limit("columns[None, :]", product.m, tile.columns)] if item.strides[2] else []
     if item.strides[1]:
         parts.insert(0, _limit("rows[:, None]", product.n, tile.rows))

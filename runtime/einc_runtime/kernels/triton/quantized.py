@@ -46,7 +46,6 @@ STAND_IN_WEIGHT, STAND_IN_TENSOR = 1 << 61, 1 << 60
 
 
 def build_dequantize(invocation: Invocation[Array]) -> LaunchSequence:
-    """One launch."""
     call = DequantizeCall.parse(invocation)
     return LaunchSequence((widen(call.weight, call.target),))
 
@@ -119,7 +118,6 @@ def build_stored_gated(pair: GatedInvocations[Array]) -> KernelLaunch | None:
 
 
 def _find_form(weight: QuantizedWeight) -> tuple[object, ...]:
-    """How a weight is stored."""
     return weight.form, weight.group, [operand.shape for operand in weight.operands]
 
 

@@ -113,7 +113,6 @@ class _RecurrenceSource:
         return [1 if name == ONE else self.widths[name] for name in axes]
 
     def assemble(self) -> KernelLaunch:
-        """The launch."""
         equations = self.recurrence.equations
         lines = self._locate()
         for number in self.recurrence.carried:
@@ -175,7 +174,6 @@ class _RecurrenceSource:
         return item.load(places, self._mask(read.loops, axes))
 
     def _read_value(self, read: ValueRead, axes: Sequence[str]) -> str:
-        """A value with the axes of the equation that reads it."""
         source = self.recurrence.equations[read.source]
         renamed = dict(zip(source.loops, read.loops, strict=True))
         names = [renamed.get(name, name) for name in self._value_axes(source)]

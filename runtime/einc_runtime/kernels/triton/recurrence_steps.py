@@ -29,7 +29,6 @@ from einc_runtime.plan.schema import FLOATS
 
 
 def launch_steps(call: RecurrenceCall, ordered: bool) -> LaunchSequence:
-    """The launches of all steps."""
     return _StepLaunches(call, ordered).build()
 
 
@@ -92,7 +91,6 @@ class _StepLaunches:
             self._add("map", attributes, arrays, target)
 
     def _find(self, read: RecurrenceRead, t: int) -> Array:
-        """What is read at a step."""
         if isinstance(read, OperandRead):
             return _take(self.call.inputs[read.source], read.loops, self.call.recurrence.along, t)
         return self.values[read.source][(t + read.before) % 2]
@@ -123,7 +121,6 @@ def _take(view: Array, loops: tuple[str, ...], along: str, t: int) -> Array:
 
 
 def _fill(target: Array, number: bool | int | float) -> KernelLaunch:
-    """Writes a number everywhere."""
     y, count = PointerOperand.of("y", target), target.size
     text = format_number(number)
     kind = compute_type(y.dtype)

@@ -60,7 +60,6 @@ def _operand(name: str, operand: NamedArray) -> PointerOperand:
 
 
 def _at(operand: NamedArray, *places: dict[str, str]) -> dict[int, str]:
-    """The subscripts of an operand."""
     known = {name: subscript for group in places for name, subscript in group.items()}
     return {axis: known[name] for axis, name in enumerate(operand.names)}
 

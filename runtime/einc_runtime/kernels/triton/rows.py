@@ -110,7 +110,6 @@ def write_norm(call: NormCall, rows: RowTiles, copies: Sequence[str] = ()) -> li
 
 
 def name_vectors(call: NormCall) -> list[str]:
-    """What the vectors of a norm are called."""
     return ["gain", "bias"][: len(call.vectors)]
 
 

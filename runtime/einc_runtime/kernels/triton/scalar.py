@@ -173,7 +173,6 @@ class ScalarSource:
         return f"t{len(self._steps) - 1}"
 
     def list_last(self, count: int) -> list[str]:
-        """The names of the last values."""
         return [f"t{number}" for number in range(len(self._steps) - count, len(self._steps))]
 
     def source(self, *more: str | ScalarSource) -> str:

@@ -49,7 +49,6 @@ class TileGrid:
         return [axis for axis in range(len(self.extents)) if axis not in (self.rows, self.columns)]
 
     def count(self) -> int:
-        """The number of programs."""
         steps = {self.rows: self.height, self.columns: self.width}
         return math.prod(-(-extent // steps.get(axis, 1)) for axis, extent in enumerate(self.extents))
 
