@@ -5,7 +5,8 @@ from __future__ import annotations
 import re
 import signal
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
+from functools import partial
 from typing import TYPE_CHECKING, Any, TypeVar
 
 import click
@@ -23,7 +24,7 @@ from einc.options import (
     GivenExchange,
 )
 from einc_runtime.cli import output
-from einc_runtime.cli.base import DEVICE_NUMBERS, ParamType
+from einc_runtime.cli.base import DEVICE_NUMBERS, ParamType, TextType
 from einc_runtime.text import parse_memory
 
 if TYPE_CHECKING:
@@ -51,138 +52,90 @@ tokenizer_option = click.option(
 )
 
 
-class Seconds(ParamType):
-    """A time to wait, above 0."""
-
-    name = "SECONDS"
-
-    def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> float:
-        try:
-            seconds = float(value)
-        except ValueError:
-            seconds = 0.0
-        if not seconds > 0:  # this is true of NaN, too
-            self.fail(f"{value!r} is not a time above 0 in seconds", param, ctx)
-        return seconds
+def _read_seconds(text: str) -> float:
+    with suppress(ValueError):
+        if float(text) > 0:  # NaN is not
+            return float(text)
+    raise ValueError(f"{text!r} is not a time above 0 in seconds")
 
 
-class Duration(ParamType):
-    """`50ms` or `1.5s`, in milliseconds."""
-
-    name = "TIME"
-
-    def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> float:
-        if isinstance(value, float):
-            return value
-        parts = re.fullmatch(r"([0-9]{1,9}(?:\.[0-9]{1,9})?) ?(ms|s)", str(value).strip())
-        if parts is None or float(parts[1]) == 0:
-            self.fail(f"{value!r} is not a time such as 50ms or 1.5s", param, ctx)
-        return float(parts[1]) * (1e3 if parts[2] == "s" else 1.0)
+def _read_duration(text: str) -> float:
+    parts = re.fullmatch(r"([0-9]{1,9}(?:\.[0-9]{1,9})?) ?(ms|s)", text.strip())
+    if parts is None or float(parts[1]) == 0:
+        raise ValueError(f"{text!r} is not a time such as 50ms or 1.5s")
+    return float(parts[1]) * (1e3 if parts[2] == "s" else 1.0)
 
 
-class TokenCount(ParamType):
-    """`16384`, `16,384` or `16K`, which is 16 times 1,024."""
-
-    name = "N"
-
-    def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> int:
-        if isinstance(value, int):
-            return value
-        parts = re.fullmatch(r"([0-9]{1,10}|[0-9]{1,3}(?:,[0-9]{3}){1,3})([kK]?)", str(value).strip())
-        count = 0 if parts is None else int(parts[1].replace(",", "")) * (1024 if parts[2] else 1)
-        if not 1 <= count <= MAX_TOKENS:
-            self.fail(f"{value!r} is not a number of tokens such as 2048 or 16K", param, ctx)
-        return count
+def _read_token_count(text: str) -> int:
+    parts = re.fullmatch(r"([0-9]{1,10}|[0-9]{1,3}(?:,[0-9]{3}){1,3})([kK]?)", text.strip())
+    count = 0 if parts is None else int(parts[1].replace(",", "")) * (1024 if parts[2] else 1)
+    if not 1 <= count <= MAX_TOKENS:
+        raise ValueError(f"{text!r} is not a number of tokens such as 2048 or 16K")
+    return count
 
 
-class Definition(ParamType):
-    """`NAME=VALUE`."""
-
-    name = "NAME=VALUE"
-
-    def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> tuple[str, str]:
-        if isinstance(value, tuple):
-            return value
-        name, equals, text = str(value).partition("=")
-        if not equals or not name.strip() or not text.strip():
-            self.fail(f"{value!r} is not of the form NAME=VALUE", param, ctx)
-        return name.strip(), text.strip()
+def _read_pair(text: str, form: str) -> tuple[str, str]:
+    name, equals, value = text.partition("=")
+    if not equals or not name.strip() or not value.strip():
+        raise ValueError(f"{text!r} is not of the form {form}")
+    return name.strip(), value
 
 
-class ExchangeFile(ParamType):
-    """`NAME=FILE`."""
-
-    name = "NAME=FILE"
-
-    def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> tuple[str, str]:
-        if isinstance(value, tuple):
-            return value
-        name, equals, file = str(value).partition("=")
-        if not equals or not name.strip() or not file:
-            self.fail(f"{value!r} is not of the form NAME=FILE", param, ctx)
-        return name.strip(), file
+def _read_definition(text: str) -> tuple[str, str]:
+    name, value = _read_pair(text, "NAME=VALUE")
+    return name, value.strip()
 
 
-class MemorySize(ParamType):
-    """An amount of memory: `24GiB`, `24 GB`, `800MiB`; without a unit it is in bytes."""
-
-    name = "SIZE"
-
-    def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> int:
-        if isinstance(value, int):
-            return value
-        size = parse_memory(str(value))
-        if size is None:
-            self.fail(f"{value!r} is not an amount of memory such as 24GiB, 24GB or 800MiB", param, ctx)
-        return size
+def _read_memory_size(text: str) -> int:
+    size = parse_memory(text)
+    if size is None:
+        raise ValueError(f"{text!r} is not an amount of memory such as 24GiB, 24GB or 800MiB")
+    return size
 
 
-class StepSize(ParamType):
-    """`DIM=N`: so many new tokens along a dimension; `DIM=NxS`: of each of S sequences; `DIM=NxS,blocks=BxT`: whose
-    caches lie in B blocks of T tokens."""
+def _read_step(text: str) -> StepRequest:
+    from einc.graph.decode_step import StepRequest as Request
+    from einc.ops.step_forms import CacheBlocks
 
-    name = "DIM=N[xS][,blocks=BxT]"
-
-    def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> StepRequest:
-        from einc.graph.decode_step import StepRequest as Request
-        from einc.ops.step_forms import CacheBlocks
-
-        if isinstance(value, Request):
-            return value
-        number = "[1-9][0-9]{0,8}"
-        form = f"([^=]+?) *= *([0-9]{{1,9}})(?:x({number}))?(?: *, *blocks=({number})x({number}))?"
-        parts = re.fullmatch(form, str(value).strip(), re.ASCII)
-        if parts is None:
-            message = (
-                f"{value!r} is not of the form DIM=N or DIM=NxS, as in tokens=1 or tokens=1x8; blocks=BxT may follow"
-            )
-            self.fail(message, param, ctx)
-        blocks = CacheBlocks(int(parts[4]), int(parts[5])) if parts[4] else None
-        return Request(parts[1], int(parts[2]), int(parts[3] or 1), blocks)
+    number = "[1-9][0-9]{0,8}"
+    form = f"([^=]+?) *= *([0-9]{{1,9}})(?:x({number}))?(?: *, *blocks=({number})x({number}))?"
+    parts = re.fullmatch(form, text.strip(), re.ASCII)
+    if parts is None:
+        raise ValueError(
+            f"{text!r} is not of the form DIM=N or DIM=NxS, as in tokens=1 or tokens=1x8; blocks=BxT may follow"
+        )
+    blocks = CacheBlocks(int(parts[4]), int(parts[5])) if parts[4] else None
+    return Request(parts[1], int(parts[2]), int(parts[3] or 1), blocks)
 
 
-def step_option(function: F) -> F:
-    text = (
-        "Derive a decode step of N new tokens of each sequence, which run along the dimension DIM of the model; of S "
-        "sequences, where the model reads one; with caches in B blocks of T tokens, which sequences share."
-    )
-    return click.option("--step", type=StepSize(), help=text)(function)
+def _read_pins(text: str) -> tuple[Pin, ...]:
+    from einc.logical.pins import parse_pin, parse_pin_file
+
+    if text.startswith("@"):
+        return parse_pin_file(read_text(text[1:]), text[1:])
+    return (parse_pin(text),)
 
 
-class PinList(ParamType):
-    """`PATTERN=CUT`, or `@FILE` for a file with one of these a line."""
+def _read_schedule(text: str) -> str:
+    if text not in SCHEDULES:
+        raise ValueError(f"{text!r} is not one of 'synthesized' (or 'ai'), 'naive'.")
+    return text
 
-    name = "PATTERN=CUT | @FILE"
 
-    def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> tuple[Pin, ...]:
-        if isinstance(value, tuple):
-            return value
-        from einc.logical.pins import parse_pin, parse_pin_file
-
-        text = str(value)
-        if text.startswith("@"):
-            return parse_pin_file(read_text(text[1:]), text[1:])
-        return (parse_pin(text),)
+SECONDS = TextType("SECONDS", _read_seconds)
+"""A time to wait, above 0."""
+DURATION = TextType("TIME", _read_duration)
+"""`50ms` or `1.5s`, in milliseconds."""
+TOKEN_COUNT = TextType("N", _read_token_count)
+"""`16384`, `16,384` or `16K`, which is 16 times 1,024."""
+PARAM_VALUE = TextType("NAME=VALUE", _read_definition)
+MEMORY_SIZE = TextType("SIZE", _read_memory_size)
+"""An amount of memory in bytes: `24GiB`, `24 GB`, `800MiB`."""
+STEP_SIZE = TextType("DIM=N[xS][,blocks=BxT]", _read_step)
+"""`DIM=N`: so many new tokens along a dimension; `DIM=NxS`: of each of S sequences; `DIM=NxS,blocks=BxT`: whose caches
+lie in B blocks of T tokens."""
+SCHEDULE_NAME = TextType("synthesized | naive", _read_schedule, lambda: SCHEDULES)
+"""A schedule in any spelling; help and messages show the current ones."""
 
 
 class BaselineList(ParamType):
@@ -206,20 +159,12 @@ class BaselineList(ParamType):
         return [click.shell_completion.CompletionItem(before + comma + n) for n in BASELINES if n.startswith(last)]
 
 
-class ScheduleName(ParamType):
-    """A schedule in any spelling; help and messages show the current ones."""
-
-    name = "synthesized | naive"
-
-    def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> str:
-        if value not in SCHEDULES:
-            self.fail(f"{value!r} is not one of 'synthesized' (or 'ai'), 'naive'.", param, ctx)
-        return str(value)
-
-    def shell_complete(
-        self, ctx: click.Context, param: click.Parameter, incomplete: str
-    ) -> list[click.shell_completion.CompletionItem]:
-        return [click.shell_completion.CompletionItem(word) for word in SCHEDULES if word.startswith(incomplete)]
+def step_option(function: F) -> F:
+    text = (
+        "Derive a decode step of N new tokens of each sequence, which run along the dimension DIM of the model; of S "
+        "sequences, where the model reads one; with caches in B blocks of T tokens, which sequences share."
+    )
+    return click.option("--step", type=STEP_SIZE, help=text)(function)
 
 
 def complete_machines(ctx: click.Context, param: click.Parameter, incomplete: str) -> list[str]:
@@ -236,7 +181,7 @@ def machine_option(**more: Any) -> Callable[[F], F]:
 _COMPILE: tuple[Callable[[Any], Any], ...] = (
     machine_option(),
     click.option("--devices", type=DEVICE_NUMBERS, help="How many sites of it, or which ones.  [default: all]"),
-    click.option("-D", "definitions", type=Definition(), multiple=True, help="Replace a param or dim of the model."),
+    click.option("-D", "definitions", type=PARAM_VALUE, multiple=True, help="Replace a param or dim of the model."),
     click.option("--preset", metavar="NAME", help="Apply a preset of the model."),
     step_option,
     training_options,
@@ -249,7 +194,7 @@ _COMPILE: tuple[Callable[[Any], Any], ...] = (
     ),
     click.option(
         "--schedule",
-        type=ScheduleName(),
+        type=SCHEDULE_NAME,
         metavar="[synthesized|naive]",
         help="How data movement is planned.  [default: synthesized]",
     ),
@@ -262,7 +207,7 @@ _COMPILE: tuple[Callable[[Any], Any], ...] = (
     click.option("--seed", type=click.IntRange(min=0), help="Seeds all random choices.  [default: 0]"),
     click.option(
         "--time-limit",
-        type=Seconds(),
+        type=SECONDS,
         help="End the search for cuts and exchange programs after this time, with the best plan found.",
     ),
     click.option(
@@ -275,17 +220,17 @@ _COMPILE: tuple[Callable[[Any], Any], ...] = (
     click.option(
         "--exchange",
         "exchanges",
-        type=ExchangeFile(),
+        type=TextType("NAME=FILE", partial(_read_pair, form="NAME=FILE")),
         multiple=True,
         help="Use this exchange program for the operator NAME, for 'output NAME', or for all that match a pattern.",
     ),
     click.option(
-        "--memory", type=MemorySize(), help="The most that a plan may take of each site: 24GiB.  [default: all of it]"
+        "--memory", type=MEMORY_SIZE, help="The most that a plan may take of each site: 24GiB.  [default: all of it]"
     ),
     click.option(
         "--pin",
         "pins",
-        type=PinList(),
+        type=TextType("PATTERN=CUT | @FILE", _read_pins),
         multiple=True,
         help="Cut the operators of these names so: 'layer.*.up=d_ff/8'; the rest is optimized around them.",
     ),
@@ -305,11 +250,7 @@ _COMPILE: tuple[Callable[[Any], Any], ...] = (
         help="Plan one run on all sites together (latency), or also try stages, micro-batches and replicas of a"
         " large batch (throughput).  [default: latency]",
     ),
-    click.option(
-        "--latency-at-most",
-        type=Duration(),
-        help="Fail if a run is predicted to take longer: 50ms.",
-    ),
+    click.option("--latency-at-most", type=DURATION, help="Fail if a run is predicted to take longer: 50ms."),
     click.option("--stages", type=click.IntRange(1, MAX_DIVISIONS), help="Pipeline stages, on disjoint sites."),
     click.option(
         "--microbatches", type=click.IntRange(1, MAX_DIVISIONS), help="Parts of the batch of each replica, in turn."

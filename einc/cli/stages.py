@@ -54,12 +54,7 @@ def summarize_plan(bundle: Bundle) -> dict[str, Any]:
     from einc.plan_reading.timing import read_plan_machine, time_plan
     from einc.plan_report import read_report
     from einc.report.division import describe_division
-    from einc.report.document import (
-        describe_baselines,
-        describe_contenders,
-        describe_heading,
-        describe_memory_points,
-    )
+    from einc.report.document import describe_baselines, describe_contenders, describe_heading, describe_memory_points
     from einc.report.times import describe_prediction, describe_unlisted_peaks
     from einc_runtime.plan.repetition import unfold_statements
 

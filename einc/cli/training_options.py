@@ -7,20 +7,9 @@ from typing import Any, TypeVar
 
 import click
 
-from einc_runtime.cli.base import ParamType
+from einc_runtime.cli.base import TextType
 
 F = TypeVar("F", bound=Callable[..., Any])
-
-
-class NameList(ParamType):
-    """Names of tensors, separated by commas."""
-
-    name = "W1,W2"
-
-    def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> tuple[str, ...]:
-        if isinstance(value, tuple):
-            return value
-        return tuple(part.strip() for part in str(value).split(","))
 
 
 def training_options(function: F) -> F:
@@ -53,7 +42,9 @@ def training_options(function: F) -> F:
         help="With --optimizer: by which part of the learning rate weights decay.  [default: 0.01 for adamw, else 0]",
     )(function)
     function = click.option(
-        "--gradients", type=NameList(), help="With --train: of which inputs and weights.  [default: all weights]"
+        "--gradients",
+        type=TextType("W1,W2", lambda text: tuple(name.strip() for name in text.split(","))),
+        help="With --train: of which inputs and weights.  [default: all weights]",
     )(function)
     return training_step_options(function)
 

@@ -309,9 +309,9 @@ def test_texts_longer_than_a_model_was_made_for_are_told() -> None:
 
 
 def test_users_that_double() -> None:
-    from einc.cli.commands.advise import Users
+    from einc.cli.commands.advise import read_users
 
-    numbers = {text: Users().convert(text, None, None) for text in ("3..13", "1..8", "5..5", "7,2")}
+    numbers = {text: read_users(text) for text in ("3..13", "1..8", "5..5", "7,2")}
     assert numbers == {"3..13": (3, 6, 12, 13), "1..8": (1, 2, 4, 8), "5..5": (5,), "7,2": (7, 2)}
 
 

@@ -11,13 +11,13 @@ import click
 
 from einc.cli.files import read_model_text
 from einc.cli.model_folders import CONFIGURATION, PublishedModel, find_model_folder, read_published_model
-from einc.cli.options import Definition, Duration, Seconds, TokenCount, complete_machines
+from einc.cli.options import DURATION, PARAM_VALUE, SECONDS, TOKEN_COUNT, complete_machines
 from einc.cli.stored_weights import BIT_FORMS, bits_option, round_inputs_option
 from einc.cli.training_options import training_step_options
 from einc.errors import UsageError
 from einc.options import CompileOptions
 from einc_runtime.cli import output
-from einc_runtime.cli.base import EincCommand, ParamType, examples, json_option
+from einc_runtime.cli.base import TextType, command, json_option
 from einc_runtime.cli.files import STDIN
 from einc_runtime.cli.progress import show_phases
 
@@ -32,37 +32,25 @@ MAX_OFFERS = 64
 """Machines of one question; each has several plans."""
 
 
-class Users(ParamType):
-    """`1,8,32`, or `1..64` for all doublings of the first up to the last, which is one of them."""
-
-    name = "N,N,... | N..M"
-
-    def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> tuple[int, ...]:
-        if isinstance(value, tuple):
-            return value
-        numbers = re.fullmatch(r" *([0-9]{1,9}) *\.\. *([0-9]{1,9}) *", str(value), re.ASCII)
-        first, last = (1, 1) if numbers is None else (int(numbers[1]), int(numbers[2]))
-        doubled = [first << k for k in range(MAX_USERS.bit_length()) if first << k < last] + [last]
-        parts = [part.strip() for part in (str(value).split(",") if numbers is None else map(str, doubled))]
-        if not 0 < first <= last or not all(
-            part.isascii() and part.isdigit() and 0 < int(part[:9]) <= MAX_USERS for part in parts
-        ):
-            self.fail(f"{value!r} is not a list of numbers of users such as 1,8,32, or 1..64", param, ctx)
-        return tuple(dict.fromkeys(int(part) for part in parts))
+def read_users(text: str) -> tuple[int, ...]:
+    """`1,8,32`, or `1..64` for all doublings of the first up to the last, which is one of them. Raises ValueError."""
+    numbers = re.fullmatch(r" *([0-9]{1,9}) *\.\. *([0-9]{1,9}) *", text, re.ASCII)
+    first, last = (1, 1) if numbers is None else (int(numbers[1]), int(numbers[2]))
+    doubled = [first << k for k in range(MAX_USERS.bit_length()) if first << k < last] + [last]
+    parts = [part.strip() for part in (text.split(",") if numbers is None else map(str, doubled))]
+    if not 0 < first <= last or not all(
+        part.isascii() and part.isdigit() and 0 < int(part[:9]) <= MAX_USERS for part in parts
+    ):
+        raise ValueError(f"{text!r} is not a list of numbers of users such as 1,8,32, or 1..64")
+    return tuple(dict.fromkeys(int(part) for part in parts))
 
 
-class Price(ParamType):
+def _read_price(text: str) -> tuple[str, float]:
     """`h100=2.5/h`: what one GPU of a kind, one site of a machine, or a whole instance of a cloud costs for an hour."""
-
-    name = "NAME=PRICE/h"
-
-    def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> tuple[str, float]:
-        if isinstance(value, tuple):
-            return value
-        parts = re.fullmatch(r"([^=]+)=\W?([0-9]{1,9}(?:\.[0-9]{1,9})?) ?(?:/ ?h(?:r|our)?)?", str(value).strip())
-        if parts is None or float(parts[2]) == 0:
-            self.fail(f"{value!r} is not a price for an hour, such as h100=2.5/h", param, ctx)
-        return parts[1].strip(), float(parts[2])
+    parts = re.fullmatch(r"([^=]+)=\W?([0-9]{1,9}(?:\.[0-9]{1,9})?) ?(?:/ ?h(?:r|our)?)?", text.strip())
+    if parts is None or float(parts[2]) == 0:
+        raise ValueError(f"{text!r} is not a price for an hour, such as h100=2.5/h")
+    return parts[1].strip(), float(parts[2])
 
 
 @dataclass(frozen=True, slots=True)
@@ -87,17 +75,14 @@ class AdviseArguments:
     ignored: tuple[str, ...]
 
 
-@click.command(
+@command(
     "advise",
-    cls=EincCommand,
+    "einc advise llama-3.1-70b -m dgx-h100:4 -m dgx-h100 --users 32 --prompt 8192",
+    "einc advise llama-3.1-8b -m dgx-a100 -m dgx-h100 --users 1,8,64 --price a100=1.5/h --price h100=2.5/h",
+    "einc advise llama-3.1-70b -m dgx-h100:2 -m dgx-h100:4 --bits f8 --round-inputs --users 32",
+    "einc advise llama-3.1-8b --users 64 --objective throughput --latency-at-most 30ms --html advice.html",
+    "einc advise moe.ein -m dgx-h100 --users-param batch --users 1,4,16",
     short_help="Say on which machine, and how, a model runs best.",
-    epilog=examples(
-        "einc advise llama-3.1-70b -m dgx-h100:4 -m dgx-h100 --users 32 --prompt 8192",
-        "einc advise llama-3.1-8b -m dgx-a100 -m dgx-h100 --users 1,8,64 --price a100=1.5/h --price h100=2.5/h",
-        "einc advise llama-3.1-70b -m dgx-h100:2 -m dgx-h100:4 --bits f8 --round-inputs --users 32",
-        "einc advise llama-3.1-8b --users 64 --objective throughput --latency-at-most 30ms --html advice.html",
-        "einc advise moe.ein -m dgx-h100 --users-param batch --users 1,4,16",
-    ),
 )
 @click.argument("model", metavar="MODEL.ein|NAME|DIR|config.json")
 @click.option(
@@ -111,13 +96,13 @@ class AdviseArguments:
 )
 @click.option(
     "--users",
-    type=Users(),
+    type=TextType("N,N,... | N..M", read_users),
     help="How many users there are at once: 1,8,32, or 1..64 for 1, 2, 4, ... 64.  [default: 1]",
 )
 @click.option("--users-param", metavar="NAME", help="The param of MODEL.ein that is the number of users.")
-@click.option("--prompt", type=TokenCount(), help="Tokens of each prompt, or text.  [default: 1024]")
-@click.option("--answer", type=TokenCount(), help="Tokens of each answer of a decoder.  [default: 256]")
-@click.option("-D", "definitions", type=Definition(), multiple=True, help="Replace a param or dim of MODEL.ein.")
+@click.option("--prompt", type=TOKEN_COUNT, help="Tokens of each prompt, or text.  [default: 1024]")
+@click.option("--answer", type=TOKEN_COUNT, help="Tokens of each answer of a decoder.  [default: 256]")
+@click.option("-D", "definitions", type=PARAM_VALUE, multiple=True, help="Replace a param or dim of MODEL.ein.")
 @click.option("--preset", metavar="NAME", help="Apply a preset of MODEL.ein.")
 @click.option("--dtype", metavar="DTYPE", help="Replace the floating dtypes of the model: f16, bf16, f32 or f64.")
 @bits_option(None, "Plan as if `einc quantize --bits` had stored the weights of a published model: f8, 8, 4, ...")
@@ -126,7 +111,7 @@ class AdviseArguments:
 @click.option(
     "--price",
     "prices",
-    type=Price(),
+    type=TextType("NAME=PRICE/h", _read_price),
     multiple=True,
     help="What one GPU of a kind, one site of a machine, or an instance of a cloud costs for an hour, in any currency.",
 )
@@ -136,8 +121,8 @@ class AdviseArguments:
     help="What is best: the shortest time for a token or a run, the highest rate, or the lowest price of what is made."
     "  [default: cost if there are prices, else throughput]",
 )
-@click.option("--latency-at-most", "latency_ms", type=Duration(), help="The longest time for a token or a run: 50ms.")
-@click.option("--first-at-most", "first_ms", type=Duration(), help="The longest time for the first token: 2s.")
+@click.option("--latency-at-most", "latency_ms", type=DURATION, help="The longest time for a token or a run: 50ms.")
+@click.option("--first-at-most", "first_ms", type=DURATION, help="The longest time for the first token: 2s.")
 @click.option("--rate-at-least", type=click.FloatRange(min=0), default=0.0, help="The lowest rate: tokens a second.")
 @click.option(
     "--price-at-most", type=click.FloatRange(min=0, min_open=True), help="The highest price of an hour of all sites."
@@ -145,7 +130,7 @@ class AdviseArguments:
 @click.option(
     "--undivided", is_flag=True, help="All sites of a machine work together: no replicas, no sites for prompts."
 )
-@click.option("--time-limit", type=Seconds(), help="Leave out what has not been planned after this time.")
+@click.option("--time-limit", type=SECONDS, help="Leave out what has not been planned after this time.")
 @click.option("--ignore", "ignored", metavar="FIELD", multiple=True, help="Accept a field that einc does not know.")
 @click.option("--csv", "csv_file", metavar="FILE", help="Write the table; - is standard output.")
 @click.option("--html", metavar="FILE", help="Write a page with a picture of it; - is standard output.")

@@ -25,7 +25,7 @@ from einc.cli.stages import STAGES, dump_stage, summarize_plan
 from einc.errors import CapacityError, MachineError, UsageError
 from einc.options import CompileOptions
 from einc_runtime.cli import output
-from einc_runtime.cli.base import EincCommand, ParamType, examples, json_option
+from einc_runtime.cli.base import TextType, command, json_option
 from einc_runtime.cli.files import STDIN
 from einc_runtime.cli.progress import show_phases
 from einc_runtime.errors import WriteFault
@@ -36,21 +36,14 @@ if TYPE_CHECKING:
     from einc_runtime.plan.schema import Bundle
 
 
-class Architectures(ParamType):
-    """Names of GPU architectures, separated by commas: sm_80,sm_90."""
+def _read_architectures(text: str) -> tuple[str, ...]:
+    from einc_runtime.kernels.cuda.triton_compile import ARCHITECTURES
 
-    name = "ARCHITECTURES"
-
-    def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> tuple[str, ...]:
-        if isinstance(value, tuple):
-            return value
-        from einc_runtime.kernels.cuda.triton_compile import ARCHITECTURES
-
-        names = tuple(dict.fromkeys(part.strip() for part in str(value).split(",")))
-        for name in names:
-            if name not in ARCHITECTURES:
-                self.fail(f"'{name}' is not an architecture; there are {', '.join(ARCHITECTURES)}", param, ctx)
-        return names
+    names = tuple(dict.fromkeys(part.strip() for part in text.split(",")))
+    for name in names:
+        if name not in ARCHITECTURES:
+            raise ValueError(f"'{name}' is not an architecture; there are {', '.join(ARCHITECTURES)}")
+    return names
 
 
 def require_compiler() -> str:
@@ -127,18 +120,15 @@ class Results:
     rows: list[dict[str, Any]] | None = None
 
 
-@click.command(
+@command(
     "compile",
-    cls=EincCommand,
+    "einc compile ffn.ein -m dgx-a100 -o ffn.bin",
+    "einc compile ffn.ein --devices 0,1,4,5 -m dgx-v100 -D tokens=1000 -o ffn.bin",
+    "einc compile ffn.ein -m dgx-h100 --emit logical",
+    "einc compile ffn.ein -m dgx-a100 -o ffn.bin --html report.html",
+    "einc compile ffn.ein -m dgx-a100 -o ffn.bin --precompile sm_80",
+    "einc compile ffn.ein -m dgx-a100 --compare dgx-h100 --compare dgx-h100:4",
     short_help="Plan a model for a machine and write the plan.",
-    epilog=examples(
-        "einc compile ffn.ein -m dgx-a100 -o ffn.bin",
-        "einc compile ffn.ein --devices 0,1,4,5 -m dgx-v100 -D tokens=1000 -o ffn.bin",
-        "einc compile ffn.ein -m dgx-h100 --emit logical",
-        "einc compile ffn.ein -m dgx-a100 -o ffn.bin --html report.html",
-        "einc compile ffn.ein -m dgx-a100 -o ffn.bin --precompile sm_80",
-        "einc compile ffn.ein -m dgx-a100 --compare dgx-h100 --compare dgx-h100:4",
-    ),
 )
 @click.argument("model", metavar="MODEL.ein")
 @click.option(
@@ -161,7 +151,7 @@ class Results:
 @click.option(
     "--precompile",
     "architectures",
-    type=Architectures(),
+    type=TextType("ARCHITECTURES", _read_architectures),
     metavar="sm_80,sm_90",
     help="Compile the plan's GPU kernels for these architectures into PLAN.kernels; this needs Triton but no GPU.",
 )
@@ -182,12 +172,7 @@ def compile_command(model: str, **chosen: Any) -> None:
     text = read_model_text(model)
     targets = [path for path in (target, arguments.html) if path is not None]
     if targets:
-        read = [
-            model,
-            options.machine,
-            *(compared.machine for compared in machine_options),
-            *chosen["proposers"],
-        ]
+        read = [model, options.machine, *(compared.machine for compared in machine_options), *chosen["proposers"]]
         output.require_outputs(targets, [*read, *(file for _, file in chosen["exchanges"])])
 
     from einc.compiler import compile_model

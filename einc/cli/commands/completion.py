@@ -9,16 +9,16 @@ import click
 from einc.errors import UsageError
 from einc_runtime import environment
 from einc_runtime.cli import output
-from einc_runtime.cli.base import EincCommand, examples
+from einc_runtime.cli.base import command
 
 SHELLS = ("bash", "zsh", "fish")
 
 
-@click.command(
+@command(
     "completion",
-    cls=EincCommand,
+    "einc completion --install",
+    "einc completion zsh > _einc",
     short_help="Complete commands, options and names in a shell.",
-    epilog=examples("einc completion --install", "einc completion zsh > _einc"),
 )
 @click.argument("shell", metavar="[bash|zsh|fish]", type=click.Choice(SHELLS), required=False)
 @click.option("--install", is_flag=True, help="Write it to where the shell looks for it, for this user.")

@@ -5,14 +5,14 @@ from __future__ import annotations
 import click
 
 from einc_runtime.cli import files, output
-from einc_runtime.cli.base import EincCommand, examples, json_option
+from einc_runtime.cli.base import command, json_option
 
 
-@click.command(
+@command(
     "describe",
-    cls=EincCommand,
+    "einc describe ffn.bin",
+    "einc describe ffn.bin --json",
     short_help="Show what a plan takes, gives and needs.",
-    epilog=examples("einc describe ffn.bin", "einc describe ffn.bin --json"),
 )
 @click.argument("plan", metavar="PLAN")
 @json_option

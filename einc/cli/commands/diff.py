@@ -6,7 +6,7 @@ import click
 from click.exceptions import Exit
 
 from einc_runtime.cli import files, output
-from einc_runtime.cli.base import EincCommand, examples, json_option
+from einc_runtime.cli.base import command, json_option
 from einc_runtime.cli.progress import show_phases
 
 _COLOURS = {"added": "green", "removed": "red", "changed": "yellow"}
@@ -14,11 +14,11 @@ DIFFERENT = 1
 """The exit code where the plans are not the same, as that of `diff`."""
 
 
-@click.command(
+@command(
     "diff",
-    cls=EincCommand,
+    "einc diff before.bin after.bin",
+    "einc diff before.bin after.bin --json",
     short_help="Show what changed from one plan to another.",
-    epilog=examples("einc diff before.bin after.bin", "einc diff before.bin after.bin --json"),
 )
 @click.argument("first", metavar="PLAN")
 @click.argument("second", metavar="PLAN2")

@@ -12,7 +12,7 @@ from einc.cli.options import compile_options
 from einc.cli.plans import load_plan
 from einc.errors import UsageError
 from einc_runtime.cli import files, output
-from einc_runtime.cli.base import EincCommand, examples, json_option
+from einc_runtime.cli.base import command, json_option
 from einc_runtime.cli.progress import show_phases
 from einc_runtime.text import suggest_name
 
@@ -26,21 +26,18 @@ MAX_TRACE_BYTES = 1 << 28
 """A longer trace file is refused."""
 
 
-@click.command(
+@command(
     "explain",
-    cls=EincCommand,
+    "einc explain ffn.bin",
+    "einc explain ffn.ein -m dgx-a100 --op hidden",
+    "einc explain ffn.bin --preamble 'output y'",
+    "einc explain ffn.bin --against random.bin",
+    "einc explain ffn.bin --html report.html",
+    "einc explain ffn.bin --html report.html --trace measured.json --compare other.bin",
+    "einc explain ffn.bin --format mermaid",
+    "einc explain ffn.bin --trace t.json",
+    "einc explain ffn.bin --json",
     short_help="Show what a plan takes, why it was chosen, and what it does.",
-    epilog=examples(
-        "einc explain ffn.bin",
-        "einc explain ffn.ein -m dgx-a100 --op hidden",
-        "einc explain ffn.bin --preamble 'output y'",
-        "einc explain ffn.bin --against random.bin",
-        "einc explain ffn.bin --html report.html",
-        "einc explain ffn.bin --html report.html --trace measured.json --compare other.bin",
-        "einc explain ffn.bin --format mermaid",
-        "einc explain ffn.bin --trace t.json",
-        "einc explain ffn.bin --json",
-    ),
 )
 @click.argument("source", metavar="PLAN | MODEL.ein")
 @compile_options

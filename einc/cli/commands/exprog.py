@@ -9,7 +9,7 @@ import click
 
 from einc.cli.commands.exprog_formats import chunk_option
 from einc.cli.files import read_text
-from einc.cli.options import Seconds, machine_option
+from einc.cli.options import SECONDS, machine_option
 from einc.cli.programs import (
     EXPROG,
     detect_format,
@@ -20,7 +20,7 @@ from einc.cli.programs import (
 )
 from einc.errors import ProgramError, UsageError
 from einc_runtime.cli import output
-from einc_runtime.cli.base import EincCommand, LazyGroup, examples, json_option
+from einc_runtime.cli.base import LazyGroup, command, examples, json_option
 from einc_runtime.cli.failures import CheckFailed
 from einc_runtime.cli.progress import show_phases
 from einc_runtime.text import format_count
@@ -55,7 +55,7 @@ _switches = click.option("--switches", is_flag=True, help="Let the machine's NVS
 _naive = click.option("--naive", is_flag=True, help="Replace the body with the naive one.")
 
 
-@click.command("check", cls=EincCommand, epilog=examples("einc exprog check swap.exprog -m dgx-h100"))
+@command("check", "einc exprog check swap.exprog -m dgx-h100")
 @click.argument("file", metavar="FILE")
 @machine_option()
 @_ideal
@@ -84,14 +84,11 @@ def check_command(file: str, machine: str | None, ideal: bool, naive: bool, as_j
         output.say(f"{file}: valid")
 
 
-@click.command(
+@command(
     "simulate",
-    cls=EincCommand,
-    epilog=examples(
-        "einc exprog simulate swap.exprog -m dgx-h100 --ideal",
-        "einc exprog simulate swap.exprog -m host --naive --json",
-        "einc exprog simulate cube-mesh.exprog -m dgx-v100 --html mesh.html",
-    ),
+    "einc exprog simulate swap.exprog -m dgx-h100 --ideal",
+    "einc exprog simulate swap.exprog -m host --naive --json",
+    "einc exprog simulate cube-mesh.exprog -m dgx-v100 --html mesh.html",
 )
 @click.argument("file", metavar="FILE")
 @machine_option(required=True)
@@ -137,22 +134,15 @@ def simulate_command(
         output.say(f"{taken}\n{_format_bound(document)}")
 
 
-@click.command(
+@command(
     "optimize",
-    cls=EincCommand,
-    epilog=examples(
-        "einc exprog optimize swap.exprog -m dgx-h100 -o fast.exprog",
-        "einc exprog optimize swap.exprog -m dgx-h100 --propose 'llm:http://localhost:8080/v1?model=qwen3'",
-    ),
+    "einc exprog optimize swap.exprog -m dgx-h100 -o fast.exprog",
+    "einc exprog optimize swap.exprog -m dgx-h100 --propose 'llm:http://localhost:8080/v1?model=qwen3'",
 )
 @click.argument("file", metavar="FILE")
 @machine_option(required=True)
 @_ideal
-@click.option(
-    "--time-limit",
-    type=Seconds(),
-    help="End the search after this time.",
-)
+@click.option("--time-limit", type=SECONDS, help="End the search after this time.")
 @click.option(
     "--iterations",
     type=click.IntRange(min=0),
@@ -260,13 +250,10 @@ def optimize_command(
         output.say(summary)
 
 
-@click.command(
+@command(
     "bound",
-    cls=EincCommand,
-    epilog=examples(
-        "einc exprog bound swap.exprog -m dgx-h100 --ideal",
-        "einc exprog bound allreduce.xml -m dgx-a100 --chunk 1MiB",
-    ),
+    "einc exprog bound swap.exprog -m dgx-h100 --ideal",
+    "einc exprog bound allreduce.xml -m dgx-a100 --chunk 1MiB",
 )
 @click.argument("file", metavar="FILE")
 @machine_option(required=True)
@@ -299,10 +286,7 @@ def bound_command(file: str, machine: str, ideal: bool, switches: bool, chunk: i
         lines = [f"no program takes less than {least:.4g} ms{trust}: {document['bound_by']}"]
     else:
         times = f", {document['ratio']:.3g} times that" if document["ratio"] is not None else ""
-        lines = [
-            _format_bound(document),
-            f"this one takes {taken:.4g} ms{trust}, {_format_sizes(tree)}{times}",
-        ]
+        lines = [_format_bound(document), f"this one takes {taken:.4g} ms{trust}, {_format_sizes(tree)}{times}"]
     output.say("\n".join(lines))
 
 

@@ -10,11 +10,11 @@ from typing import TYPE_CHECKING, Any, TypeVar
 import click
 
 from einc.cli.files import read_text
-from einc.cli.options import MemorySize, machine_option
+from einc.cli.options import MEMORY_SIZE, machine_option
 from einc.cli.programs import EXPROG, FOREIGN, MSCCLPP, detect_format, parse_algorithm, print_algorithm, write_algorithm
 from einc.errors import ProgramError
 from einc_runtime.cli import output
-from einc_runtime.cli.base import EincCommand, examples, json_option
+from einc_runtime.cli.base import command, json_option
 
 if TYPE_CHECKING:
     from einc.exchange.collectives.algorithm import CollectiveAlgorithm
@@ -30,17 +30,10 @@ def _add_format(function: _Command, *, required: bool) -> _Command:
 def chunk_option(function: Any) -> Any:
     """`--chunk SIZE`, for files that say nothing about sizes."""
     text = "The bytes of a chunk of an algorithm, whose file has none: 64KiB.  [default: 1MB]"
-    return click.option("--chunk", type=MemorySize(), help=text)(function)
+    return click.option("--chunk", type=MEMORY_SIZE, help=text)(function)
 
 
-@click.command(
-    "import",
-    cls=EincCommand,
-    epilog=examples(
-        "einc exprog import allreduce.xml -o allreduce.exprog",
-        "einc exprog import plan.json --chunk 64KiB",
-    ),
-)
+@command("import", "einc exprog import allreduce.xml -o allreduce.exprog", "einc exprog import plan.json --chunk 64KiB")
 @click.argument("file", metavar="FILE")
 @functools.partial(_add_format, required=False)
 @chunk_option
@@ -63,13 +56,10 @@ def import_command(file: str, form: str | None, chunk: int | None, target: str |
     _give(algorithm, text, "program", target, as_json)
 
 
-@click.command(
+@command(
     "export",
-    cls=EincCommand,
-    epilog=examples(
-        "einc exprog export allreduce.exprog --format msccl-xml -o allreduce.xml",
-        "einc exprog export fast.exprog --format mscclpp-json",
-    ),
+    "einc exprog export allreduce.exprog --format msccl-xml -o allreduce.xml",
+    "einc exprog export fast.exprog --format mscclpp-json",
 )
 @click.argument("file", metavar="FILE")
 @functools.partial(_add_format, required=True)

@@ -7,19 +7,16 @@ from typing import Any
 import click
 
 from einc.cli.options import ignore_option, machine_option, tokenizer_option
-from einc_runtime.cli.base import DEVICE_NUMBERS, EincCommand, examples, json_option, ranks_option, shares_option
+from einc_runtime.cli.base import DEVICE_NUMBERS, command, json_option, ranks_option, shares_option
 from einc_runtime.cli.blas import load_numpy
 
 
-@click.command(
+@command(
     "generate",
-    cls=EincCommand,
+    "einc generate llama-3-8b 'The capital of France is'",
+    "einc generate llama-3-8b-instruct --chat 'What is a join?' --max-tokens 200",
+    "einc generate qwen3-0.6b 'One' 'Two' 'Three' --sites 8 --temperature 0.7 --seed 1 --json",
     short_help="Continue texts with a published language model.",
-    epilog=examples(
-        "einc generate llama-3-8b 'The capital of France is'",
-        "einc generate llama-3-8b-instruct --chat 'What is a join?' --max-tokens 200",
-        "einc generate qwen3-0.6b 'One' 'Two' 'Three' --sites 8 --temperature 0.7 --seed 1 --json",
-    ),
 )
 @click.argument("folder", metavar="DIR|FILE.gguf")
 @click.argument("prompts", metavar="PROMPT...", nargs=-1, required=True)

@@ -7,10 +7,10 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from einc.cli.options import Definition
+from einc.cli.options import PARAM_VALUE
 from einc.errors import Diagnostic, ModelError, UsageError
 from einc_runtime.cli import files, output
-from einc_runtime.cli.base import EincCommand, examples, json_option
+from einc_runtime.cli.base import command, json_option
 from einc_runtime.cli.progress import show_phases
 from einc_runtime.errors import WriteFault
 
@@ -18,15 +18,12 @@ if TYPE_CHECKING:
     from einc.importers.onnx.graphs import GraphRequest
 
 
-@click.command(
+@command(
     "onnx",
-    cls=EincCommand,
+    "einc import onnx resnet50.onnx",
+    "einc import onnx encoder.onnx -o encoder --dim batch=8 --dim sequence=128",
+    "einc import onnx resize.onnx --value 'sizes=[1, 3, 64, 64]'",
     short_help="Make a model and its weights from an ONNX file.",
-    epilog=examples(
-        "einc import onnx resnet50.onnx",
-        "einc import onnx encoder.onnx -o encoder --dim batch=8 --dim sequence=128",
-        "einc import onnx resize.onnx --value 'sizes=[1, 3, 64, 64]'",
-    ),
 )
 @click.argument("file", metavar="FILE")
 @click.option(
@@ -36,8 +33,8 @@ if TYPE_CHECKING:
     metavar="DIR",
     help="The folder for the model and its weights; it is made where it is missing.  [default: the file's name]",
 )
-@click.option("--dim", "dims", type=Definition(), multiple=True, help="Make a named dimension a number.")
-@click.option("--value", "values", type=Definition(), multiple=True, help="Give the elements of an input now, as JSON.")
+@click.option("--dim", "dims", type=PARAM_VALUE, multiple=True, help="Make a named dimension a number.")
+@click.option("--value", "values", type=PARAM_VALUE, multiple=True, help="Give the elements of an input now, as JSON.")
 @json_option
 def onnx_command(file: str, target: str | None, dims: Any, values: Any, as_json: bool) -> None:
     """Make a model text and its weights from an ONNX file of opset 7 or later, with its external data.

@@ -8,20 +8,17 @@ import click
 
 from einc.errors import UsageError
 from einc_runtime.cli import files, output
-from einc_runtime.cli.base import EincCommand, examples, json_option
+from einc_runtime.cli.base import command, json_option
 from einc_runtime.cli.progress import show_phases
 from einc_runtime.errors import WriteFault
 
 
-@click.command(
+@command(
     "torch",
-    cls=EincCommand,
+    "einc import torch resnet.pt2 -o resnet",
+    "einc compile resnet/model.ein -m dgx-h100 -o resnet.bin",
+    "einc run resnet.bin --weights resnet --inputs rand:0 --check",
     short_help="Make a model from a program of torch.export.",
-    epilog=examples(
-        "einc import torch resnet.pt2 -o resnet",
-        "einc compile resnet/model.ein -m dgx-h100 -o resnet.bin",
-        "einc run resnet.bin --weights resnet --inputs rand:0 --check",
-    ),
 )
 @click.argument("path", metavar="FILE.pt2")
 @click.option(

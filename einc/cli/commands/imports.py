@@ -11,7 +11,7 @@ from einc.cli.model_folders import read_published_model
 from einc.cli.options import ignore_option
 from einc.errors import ModelError, UsageError
 from einc_runtime.cli import output
-from einc_runtime.cli.base import EincCommand, LazyGroup, examples, json_option
+from einc_runtime.cli.base import LazyGroup, command, examples, json_option
 from einc_runtime.cli.progress import show_phases
 
 group = LazyGroup(
@@ -27,15 +27,12 @@ group = LazyGroup(
 )
 
 
-@click.command(
+@command(
     "hf",
-    cls=EincCommand,
+    "einc import hf llama-3-8b --tokens 2048 --batch 4 -o llama.ein",
+    "einc import gguf qwen3-0.6b-q8_0.gguf -o qwen3.ein",
+    "einc import hf all-MiniLM-L6-v2 --pool mean --normalize --batch 32 -o embed.ein",
     short_help="Make a model from a Hugging Face folder or a GGUF file.",
-    epilog=examples(
-        "einc import hf llama-3-8b --tokens 2048 --batch 4 -o llama.ein",
-        "einc import gguf qwen3-0.6b-q8_0.gguf -o qwen3.ein",
-        "einc import hf all-MiniLM-L6-v2 --pool mean --normalize --batch 32 -o embed.ein",
-    ),
 )
 @click.argument("folder", metavar="DIR|FILE.gguf")
 @click.option("-o", "--output", "target", metavar="MODEL.ein", required=True, help="The model to write.")
@@ -47,9 +44,7 @@ group = LazyGroup(
 )
 @click.option("--caches", is_flag=True, help="Return the keys and values of each layer, too.")
 @click.option(
-    "--logits",
-    type=click.Choice(["last", "all"]),
-    help="The tokens whose logits are returned.  [default: last]",
+    "--logits", type=click.Choice(["last", "all"]), help="The tokens whose logits are returned.  [default: last]"
 )
 @click.option(
     "--pool", type=click.Choice(["mean", "cls"]), help="Pool an encoder's hidden states into one vector per sequence."

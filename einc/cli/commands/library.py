@@ -6,15 +6,12 @@ import click
 
 from einc.errors import UsageError
 from einc_runtime.cli import output
-from einc_runtime.cli.base import EincCommand, LazyGroup, examples, json_option
+from einc_runtime.cli.base import LazyGroup, command, examples, json_option
 from einc_runtime.text import suggest_name
 
 group = LazyGroup(
     "library",
-    {
-        "list": (f"{__name__}:list_command", "List the definitions."),
-        "show": (f"{__name__}:show_command", "Print one."),
-    },
+    {"list": (f"{__name__}:list_command", "List the definitions."), "show": (f"{__name__}:show_command", "Print one.")},
     help="List and print what the library defines in the model language, such as conv2d and cumsum.",
     epilog=examples("einc library list", "einc library show cumsum"),
 )
@@ -26,7 +23,7 @@ def _complete_names(ctx: click.Context, param: click.Parameter, incomplete: str)
     return [name for name in list_definitions() if name.startswith(incomplete)]
 
 
-@click.command("list", cls=EincCommand, epilog=examples("einc library list"))
+@command("list", "einc library list")
 @json_option
 def list_command(as_json: bool) -> None:
     """List the definitions of the library, each with its parameters and what it computes.
@@ -50,7 +47,7 @@ def list_command(as_json: bool) -> None:
         output.say(f"{name:<{width}}  an operator of a Python package, {value}")
 
 
-@click.command("show", cls=EincCommand, epilog=examples("einc library show cumsum", "einc library show conv2d"))
+@command("show", "einc library show cumsum", "einc library show conv2d")
 @click.argument("name", metavar="NAME", shell_complete=_complete_names)
 def show_command(name: str) -> None:
     """Print a definition: a block that a text of your own can have too, changed as you like."""

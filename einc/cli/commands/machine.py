@@ -4,16 +4,17 @@ from __future__ import annotations
 
 import math
 from collections import Counter
+from collections.abc import Iterable
+from contextlib import suppress
 from typing import TYPE_CHECKING, Any
 
 import click
-from click.shell_completion import CompletionItem
 
 from einc.cli.files import read_text
 from einc.cli.options import complete_machines
 from einc.errors import MachineError, ModelError, UsageError
 from einc_runtime.cli import files, output
-from einc_runtime.cli.base import EincCommand, LazyGroup, ParamType, examples, json_option
+from einc_runtime.cli.base import LazyGroup, TextType, command, examples, json_option
 from einc_runtime.text import format_count
 
 if TYPE_CHECKING:
@@ -41,7 +42,7 @@ group = LazyGroup(
 )
 
 
-@click.command("list", cls=EincCommand, epilog=examples("einc machine list"))
+@command("list", "einc machine list")
 @json_option
 def list_command(as_json: bool) -> None:
     """List the machines that einc knows by name.
@@ -68,14 +69,11 @@ def list_command(as_json: bool) -> None:
         output.say(f"{name:<{width}}  {_summarize_sites(machine)}{note}{aliases}")
 
 
-@click.command(
+@command(
     "show",
-    cls=EincCommand,
-    epilog=examples(
-        "einc machine show dgx-a100",
-        "einc machine show mine.json --json",
-        "einc machine show dgx-v100 --html v100.html",
-    ),
+    "einc machine show dgx-a100",
+    "einc machine show mine.json --json",
+    "einc machine show dgx-v100 --html v100.html",
 )
 @click.argument("name", metavar="NAME", shell_complete=complete_machines)
 @click.option("--html", metavar="FILE", help="Write a page with a picture of it, and print nothing.")
@@ -98,7 +96,7 @@ def show_command(name: str, html: str | None, as_json: bool) -> None:
         _show(machine, as_json)
 
 
-@click.command("detect", cls=EincCommand, epilog=examples("einc machine detect --json > mine.json"))
+@command("detect", "einc machine detect --json > mine.json")
 @click.option(
     "--nccl-dump", "dump", metavar="FILE", help="What NCCL or RCCL wrote of the links (NCCL_TOPO_DUMP_FILE=FILE)."
 )
@@ -116,14 +114,11 @@ def detect_command(dump: str | None, as_json: bool) -> None:
     _show(detection.machine, as_json)
 
 
-@click.command(
+@command(
     "calibrate",
-    cls=EincCommand,
-    epilog=examples(
-        "einc machine calibrate -o mine.json",
-        "einc machine calibrate --host --sites 8 -o host.json",
-        "einc machine calibrate --quick --json > mine.json",
-    ),
+    "einc machine calibrate -o mine.json",
+    "einc machine calibrate --host --sites 8 -o host.json",
+    "einc machine calibrate --quick --json > mine.json",
 )
 @click.option("-o", "--output", "target", metavar="FILE.json", help="Write the machine file.")
 @click.option(
@@ -191,67 +186,57 @@ def _show_rates(calibration: Calibration) -> None:
     output.say("\n".join(align_columns(rows)))
 
 
-class GpuName(ParamType):
-    """A GPU of the catalogue, by any name that it has."""
+def _read_gpu(text: str) -> str:
+    from einc.machines.catalogue import require_by_name
 
-    name = "GPU"
-
-    def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> str:
-        from einc.machines.catalogue import require_by_name
-
-        try:
-            return require_by_name(str(value)).name
-        except UsageError as error:
-            self.fail(f"{error.message} ({error.hint})", param, ctx)
-
-    def shell_complete(self, ctx: click.Context, param: click.Parameter, incomplete: str) -> list[CompletionItem]:
-        from einc.machines.catalogue import load_catalogue
-
-        return [CompletionItem(name) for name in load_catalogue() if name.startswith(incomplete)]
+    try:
+        return require_by_name(text).name
+    except UsageError as error:
+        raise ValueError(f"{error.message} ({error.hint})") from None
 
 
-class PositiveNumber(ParamType):
-    """A finite number above zero."""
+def _list_gpus() -> Iterable[str]:
+    from einc.machines.catalogue import load_catalogue
 
-    name = "number"
-
-    def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> float:
-        try:
-            number = float(value)
-        except ValueError:
-            number = math.nan
-        if not 0 < number <= 1e15:
-            self.fail(f"{str(value)[:40]!r} is not a number above zero", param, ctx)
-        return number
+    return load_catalogue()
 
 
-@click.command(
+def _read_positive_number(text: str) -> float:
+    with suppress(ValueError):
+        if 0 < float(text) <= 1e15:
+            return float(text)
+    raise ValueError(f"{text[:40]!r} is not a number above zero")
+
+
+POSITIVE_NUMBER = TextType("number", _read_positive_number)
+
+
+@command(
     "import",
-    cls=EincCommand,
-    epilog=examples(
-        "nvidia-smi topo -m | einc machine import - -o mine.json",
-        "einc machine import topo.txt --gpu a100-80gb -o mine.json",
-        "einc machine import nccl-topology.xml --nvlink-gbs 21",
-        "einc machine import hosts.txt --node nccl-topology.xml -o cluster.json",
-    ),
+    "nvidia-smi topo -m | einc machine import - -o mine.json",
+    "einc machine import topo.txt --gpu a100-80gb -o mine.json",
+    "einc machine import nccl-topology.xml --nvlink-gbs 21",
+    "einc machine import hosts.txt --node nccl-topology.xml -o cluster.json",
 )
 @click.argument("file", metavar="FILE")
 @click.option("-o", "--output", "target", metavar="FILE.json", help="Write the machine file.")
 @click.option("--name", metavar="NAME", help="What to call the machine.  [default: the GPU and how many]")
-@click.option("--gpu", type=GpuName(), metavar="GPU", help="The GPU, if the file does not name it.")
-@click.option("--nvlink-gbs", type=PositiveNumber(), metavar="GB/S", help="Rate of one NVLink, per direction.")
 @click.option(
-    "--pcie-gbs", type=PositiveNumber(), metavar="GB/S", help="Rate of a slot or switch of PCIe, per direction."
+    "--gpu", type=TextType("GPU", _read_gpu, _list_gpus), metavar="GPU", help="The GPU, if the file does not name it."
 )
-@click.option("--socket-gbs", type=PositiveNumber(), metavar="GB/S", help="Rate between two sockets, per direction.")
+@click.option("--nvlink-gbs", type=POSITIVE_NUMBER, metavar="GB/S", help="Rate of one NVLink, per direction.")
 @click.option(
-    "--staging-gbs", type=PositiveNumber(), metavar="GB/S", help="Rate of all transfers through the host's memory."
+    "--pcie-gbs", type=POSITIVE_NUMBER, metavar="GB/S", help="Rate of a slot or switch of PCIe, per direction."
 )
-@click.option("--hbm-gbs", type=PositiveNumber(), metavar="GB/S", help="Memory bandwidth of a GPU.")
-@click.option("--memory-gib", type=PositiveNumber(), metavar="GIB", help="Memory of a GPU.")
+@click.option("--socket-gbs", type=POSITIVE_NUMBER, metavar="GB/S", help="Rate between two sockets, per direction.")
+@click.option(
+    "--staging-gbs", type=POSITIVE_NUMBER, metavar="GB/S", help="Rate of all transfers through the host's memory."
+)
+@click.option("--hbm-gbs", type=POSITIVE_NUMBER, metavar="GB/S", help="Memory bandwidth of a GPU.")
+@click.option("--memory-gib", type=POSITIVE_NUMBER, metavar="GIB", help="Memory of a GPU.")
 @click.option("--node", metavar="FILE", help="What the same tools say about one host of a hosts file.")
 @click.option("--rates", metavar="FILE", help="What p2pBandwidthLatencyTest, nccl-tests or rccl-tests printed.")
-@click.option("--network-gbs", type=PositiveNumber(), metavar="GB/S", help="Rate of a network card, per direction.")
+@click.option("--network-gbs", type=POSITIVE_NUMBER, metavar="GB/S", help="Rate of a network card, per direction.")
 @click.option("--network-cards", type=click.IntRange(1, 1024), metavar="N", help="Network cards of a host.")
 @json_option
 def import_command(

@@ -11,7 +11,7 @@ from einc.cli.model_folders import CONFIGURATION, list_known_models
 from einc.data import find_folder
 from einc.errors import UsageError
 from einc_runtime.cli import output
-from einc_runtime.cli.base import EincCommand, LazyGroup, examples, json_option
+from einc_runtime.cli.base import LazyGroup, command, examples, json_option
 from einc_runtime.text import suggest_name
 
 group = LazyGroup(
@@ -45,7 +45,7 @@ def _complete_names(ctx: click.Context, param: click.Parameter, incomplete: str)
     return [name for name in find_models() if name.startswith(incomplete)]
 
 
-@click.command("list", cls=EincCommand, epilog=examples("einc models list"))
+@command("list", "einc models list")
 @json_option
 def list_command(as_json: bool) -> None:
     """List the models and exchange programs, each with the first line of its description."""
@@ -58,7 +58,7 @@ def list_command(as_json: bool) -> None:
         output.say(f"{name:<{width}}  {line}".rstrip())
 
 
-@click.command("copy", cls=EincCommand, epilog=examples("einc models copy ffn", "einc models copy swap -o mine.exprog"))
+@command("copy", "einc models copy ffn", "einc models copy swap -o mine.exprog")
 @click.argument("name", metavar="NAME", shell_complete=_complete_names)
 @click.option(
     "-o",

@@ -9,29 +9,25 @@ import click
 from einc.cli.stored_weights import BIT_FORMS, bits_option, round_inputs_option
 from einc.errors import UsageError
 from einc_runtime.cli import files, output
-from einc_runtime.cli.base import EincCommand, examples, json_option
+from einc_runtime.cli.base import command, json_option
 from einc_runtime.cli.progress import show_phases
 from einc_runtime.errors import WriteFault
 from einc_runtime.text import format_memory
 
 
-@click.command(
+@command(
     "quantize",
-    cls=EincCommand,
+    "einc quantize llama-3-8b -o llama-3-8b-int8",
+    "einc quantize llama-3-8b -o llama-3-8b-int4 --bits 4 --group 32",
+    "einc quantize llama-3-8b -o llama-3-8b-w8a8 --round-inputs",
+    "einc quantize llama-3-8b -o llama-3-8b-fp8 --bits f8 --group 128",
+    "einc import hf llama-3-8b-int4 -o llama.ein",
     short_help="Make weights of 8 or 4 bits from a published folder.",
-    epilog=examples(
-        "einc quantize llama-3-8b -o llama-3-8b-int8",
-        "einc quantize llama-3-8b -o llama-3-8b-int4 --bits 4 --group 32",
-        "einc quantize llama-3-8b -o llama-3-8b-w8a8 --round-inputs",
-        "einc quantize llama-3-8b -o llama-3-8b-fp8 --bits f8 --group 128",
-        "einc import hf llama-3-8b-int4 -o llama.ein",
-    ),
 )
 @click.argument("folder", metavar="DIR")
 @click.option("-o", "--output", "target", metavar="DIR2", required=True, help="The folder to write; it is new.")
 @bits_option(
-    "8",
-    "Bits of a weight; f8 for floats of 8 bits (e4m3), or a form with groups and scales of its own.  [default: 8]",
+    "8", "Bits of a weight; f8 for floats of 8 bits (e4m3), or a form with groups and scales of its own.  [default: 8]"
 )
 @click.option(
     "--group",

@@ -6,25 +6,22 @@ from typing import TYPE_CHECKING
 
 import click
 
-from einc.cli.options import ScheduleName, Seconds, keep_best_on_interrupt, machine_option
+from einc.cli.options import SCHEDULE_NAME, SECONDS, keep_best_on_interrupt, machine_option
 from einc.options import SCHEDULES
 from einc_runtime.cli import files, output
-from einc_runtime.cli.base import EincCommand, examples, json_option
+from einc_runtime.cli.base import command, json_option
 from einc_runtime.cli.progress import show_phases
 
 if TYPE_CHECKING:
     from einc_runtime.plan.schema import Bundle
 
 
-@click.command(
+@command(
     "reshard",
-    cls=EincCommand,
+    "einc reshard four.bin six.bin",
+    "einc reshard four.bin six.bin -o reshard.bin",
+    "einc run reshard.bin --weights four/ --ranks 4 --shards -o six/model.safetensors",
     short_help="Turn the weights and caches of one plan into those of another.",
-    epilog=examples(
-        "einc reshard four.bin six.bin",
-        "einc reshard four.bin six.bin -o reshard.bin",
-        "einc run reshard.bin --weights four/ --ranks 4 --shards -o six/model.safetensors",
-    ),
 )
 @click.argument("first", metavar="PLAN")
 @click.argument("second", metavar="PLAN2")
@@ -32,13 +29,13 @@ if TYPE_CHECKING:
 @machine_option()
 @click.option(
     "--schedule",
-    type=ScheduleName(),
+    type=SCHEDULE_NAME,
     metavar="[synthesized|naive]",
     default="synthesized",
     help="How data movement is planned.  [default: synthesized]",
 )
 @click.option("--seed", type=click.IntRange(min=0), default=0, help="Seeds all random choices.  [default: 0]")
-@click.option("--time-limit", type=Seconds(), help="End the search for exchange programs after this time.")
+@click.option("--time-limit", type=SECONDS, help="End the search for exchange programs after this time.")
 @click.option("--ideal", is_flag=True, help="Assume no latencies, and peaks of GPUs and links.")
 @json_option
 def reshard_command(

@@ -6,19 +6,16 @@ from typing import Any
 
 import click
 
-from einc_runtime.cli.base import EincCommand, examples
+from einc_runtime.cli.base import command
 from einc_runtime.cli.run import Reference, RunOptions, run_options, run_plan
 
 
-@click.command(
+@command(
     "run",
-    cls=EincCommand,
+    "einc run ffn.bin --inputs x.npy --weights w.safetensors -o y.npy",
+    "einc run ffn.bin --inputs x=rand:0 --weights rand:1 --check",
+    "einc run ffn.bin --inputs x.npy --weights w.npz --expect y=expected.npy --repeat 10 --json",
     short_help="Execute a plan on arrays.",
-    epilog=examples(
-        "einc run ffn.bin --inputs x.npy --weights w.safetensors -o y.npy",
-        "einc run ffn.bin --inputs x=rand:0 --weights rand:1 --check",
-        "einc run ffn.bin --inputs x.npy --weights w.npz --expect y=expected.npy --repeat 10 --json",
-    ),
 )
 @run_options
 @click.option("--check", is_flag=True, help="Compare with the unpartitioned computation.")

@@ -6,20 +6,17 @@ from typing import Any
 
 import click
 
-from einc.cli.options import Seconds, ignore_option, machine_option, tokenizer_option
-from einc_runtime.cli.base import DEVICE_NUMBERS, EincCommand, examples
+from einc.cli.options import SECONDS, ignore_option, machine_option, tokenizer_option
+from einc_runtime.cli.base import DEVICE_NUMBERS, command
 from einc_runtime.cli.blas import load_numpy
 
 
-@click.command(
+@command(
     "serve",
-    cls=EincCommand,
+    "einc serve llama-3-8b-instruct --port 8000",
+    "einc serve qwen3-0.6b --batch 16 --context 4096 --queue 200 --sites 8",
+    "einc serve all-MiniLM-L6-v2 --port 8001",
     short_help="Answer requests as OpenAI's API does.",
-    epilog=examples(
-        "einc serve llama-3-8b-instruct --port 8000",
-        "einc serve qwen3-0.6b --batch 16 --context 4096 --queue 200 --sites 8",
-        "einc serve all-MiniLM-L6-v2 --port 8001",
-    ),
 )
 @click.argument("folder", metavar="DIR|FILE.gguf")
 @click.option("--port", type=click.IntRange(0, 65535), default=8000, help="0 takes a free one.  [default: 8000]")
@@ -38,7 +35,7 @@ from einc_runtime.cli.blas import load_numpy
 @click.option("--chunk", type=click.IntRange(2, 2**24), help="Tokens of a prompt between two steps.  [default: 128]")
 @click.option("--max-tokens", type=click.IntRange(1, 2**24), help="New tokens of a request at most.  [default: any]")
 @click.option("--queue", type=click.IntRange(0, 2**16), default=64, help="Texts that may wait.  [default: 64]")
-@click.option("--drain", type=Seconds(), default=30.0, help="Time to finish requests at the end.  [default: 30]")
+@click.option("--drain", type=SECONDS, default=30.0, help="Time to finish requests at the end.  [default: 30]")
 @click.option("--reproducible", is_flag=True, help="The same bits for any batch and any number of sites.")
 @ignore_option
 @tokenizer_option

@@ -13,7 +13,7 @@ import click
 
 from einc.training_runs.settings import MAX_TRAINING_STEPS
 from einc_runtime.cli import files, output
-from einc_runtime.cli.base import DEVICE_NUMBERS, EincCommand, examples, json_option, ranks_option, shares_option
+from einc_runtime.cli.base import DEVICE_NUMBERS, command, json_option, ranks_option, shares_option
 from einc_runtime.cli.blas import load_numpy
 from einc_runtime.cli.progress import show_phases
 from einc_runtime.errors import ArrayFault, UsageFault
@@ -49,16 +49,13 @@ class TrainOptions:
     as_json: bool
 
 
-@click.command(
+@command(
     "train",
-    cls=EincCommand,
+    "einc compile model.ein --train loss --optimizer adamw -o step.bin",
+    "einc train step.bin --data tokens.npy --weights init:0 --steps 1000 --rate 3e-4 --checkpoints run",
+    "einc train step.bin --data x=x.npy --data t=t.npy --weights w.safetensors --steps 50 --rate 0.1",
+    "einc train step.bin --data tokens.npy --steps 2000 --rate 3e-4 --checkpoints run --resume",
     short_help="Train a model: run a training step on data, again and again.",
-    epilog=examples(
-        "einc compile model.ein --train loss --optimizer adamw -o step.bin",
-        "einc train step.bin --data tokens.npy --weights init:0 --steps 1000 --rate 3e-4 --checkpoints run",
-        "einc train step.bin --data x=x.npy --data t=t.npy --weights w.safetensors --steps 50 --rate 0.1",
-        "einc train step.bin --data tokens.npy --steps 2000 --rate 3e-4 --checkpoints run --resume",
-    ),
 )
 @click.argument("plan", metavar="PLAN")
 @click.option(

@@ -10,11 +10,11 @@ from typing import TYPE_CHECKING
 import click
 
 from einc.cli.files import read_model_text
-from einc.cli.options import Definition, step_option
+from einc.cli.options import PARAM_VALUE, step_option
 from einc.cli.training_options import training_options
 from einc.errors import ModelError
 from einc.options import AUTO, CompileOptions
-from einc_runtime.cli.base import EincCommand, examples, json_option
+from einc_runtime.cli.base import command, json_option
 from einc_runtime.cli.verify import Ranks, assignment_option, ranks_option, verify_plan, weights_option
 
 if TYPE_CHECKING:
@@ -26,20 +26,17 @@ _UNTRIED = "by computing them, that steps are those of the model, which is too l
 _NO_MODEL = "that the plan computes a certain model (--model MODEL.ein proves it)"
 
 
-@click.command(
+@command(
     "verify",
-    cls=EincCommand,
+    "einc verify ffn.bin",
+    "einc verify ffn.bin --model ffn.ein -D tokens=1000",
+    "einc verify step.bin --model llama.ein --step tokens=1",
+    "einc verify llama.bin --model llama.ein --weights weights/",
     short_help="Prove a plan: its tasks, its figures, and that it computes a model.",
-    epilog=examples(
-        "einc verify ffn.bin",
-        "einc verify ffn.bin --model ffn.ein -D tokens=1000",
-        "einc verify step.bin --model llama.ein --step tokens=1",
-        "einc verify llama.bin --model llama.ein --weights weights/",
-    ),
 )
 @click.argument("plan", metavar="PLAN")
 @click.option("--model", metavar="MODEL.ein", help="Prove that the plan computes this model.")
-@click.option("-D", "definitions", type=Definition(), multiple=True, help="As the plan was compiled, with --model.")
+@click.option("-D", "definitions", type=PARAM_VALUE, multiple=True, help="As the plan was compiled, with --model.")
 @click.option("--preset", metavar="NAME", help="As the plan was compiled, with --model.")
 @click.option("--dtype", metavar="DTYPE", help="As the plan was compiled, with --model.")
 @step_option

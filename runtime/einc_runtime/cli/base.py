@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import importlib
-from collections.abc import Mapping
+from collections.abc import Callable, Iterable, Mapping
+from functools import partial
 from typing import TYPE_CHECKING, Any
 
 import click
@@ -88,28 +89,38 @@ class LazyGroup(_Helpful, click.Group):
             formatter.write_dl([(name, line) for name, (_, line) in self.table.items()])
 
 
-class CountOrList(ParamType):
+class TextType(ParamType):
+    """What an argument that is a text means: `read` says it, or raises ValueError with what is wrong. `choices` are
+    offered to shells that complete it."""
+
+    def __init__(self, name: str, read: Callable[[str], Any], choices: Callable[[], Iterable[str]] = tuple) -> None:
+        self.name, self._read, self._choices = name, read, choices
+
+    def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> Any:
+        if not isinstance(value, str):  # it has been read already
+            return value
+        try:
+            return self._read(value)
+        except ValueError as error:
+            self.fail(str(error), param, ctx)
+
+    def shell_complete(
+        self, ctx: click.Context, param: click.Parameter, incomplete: str
+    ) -> list[click.shell_completion.CompletionItem]:
+        return [click.shell_completion.CompletionItem(word) for word in self._choices() if word.startswith(incomplete)]
+
+
+def _read_counts(text: str, counted: str, example: str, least: int = 0) -> int | tuple[int, ...]:
     """`4` or `0,1,4,5`: a number, or a list of numbers that are at least `least`."""
-
-    def __init__(self, metavar: str, counted: str, example: str, least: int = 0) -> None:
-        self.name, self._counted, self._example, self._least = metavar, counted, example, least
-
-    def convert(
-        self, value: Any, param: click.Parameter | None, ctx: click.Context | None
-    ) -> int | tuple[int, ...] | None:
-        if not isinstance(value, str):
-            return value  # type: ignore[no-any-return]
-        parts = [part.strip() for part in value.split(",")]
-        if not all(part.isascii() and part.isdigit() and len(part) < 7 and int(part) >= self._least for part in parts):
-            self.fail(
-                f"{value!r} is neither a number of {self._counted} nor a list such as {self._example}", param, ctx
-            )
-        numbers = tuple(int(part) for part in parts)
-        return numbers[0] if len(numbers) == 1 and "," not in value else numbers
+    parts = [part.strip() for part in text.split(",")]
+    if not all(part.isascii() and part.isdigit() and len(part) < 7 and int(part) >= least for part in parts):
+        raise ValueError(f"{text!r} is neither a number of {counted} nor a list such as {example}")
+    numbers = tuple(int(part) for part in parts)
+    return numbers[0] if len(numbers) == 1 and "," not in text else numbers
 
 
-DEVICE_NUMBERS = CountOrList("N | 0,1,2", "devices", "0,1,4,5")
-SITES_PER_RANK = CountOrList("N | N,N,...", "sites", "1,3,4", least=1)
+DEVICE_NUMBERS = TextType("N | 0,1,2", partial(_read_counts, counted="devices", example="0,1,4,5"))
+SITES_PER_RANK = TextType("N | N,N,...", partial(_read_counts, counted="sites", example="1,3,4", least=1))
 
 
 ranks_option = click.option(
@@ -137,6 +148,12 @@ def version_option(name: str) -> click.Option:
     return click.Option(
         ["--version"], is_flag=True, expose_value=False, is_eager=True, help="Show the version.", callback=show
     )
+
+
+def command(name: str, *lines: str, short_help: str | None = None) -> Callable[[Callable[..., Any]], click.Command]:
+    """Makes a function a command, whose help ends with these examples."""
+    epilog = examples(*lines) if lines else None
+    return click.command(name, cls=EincCommand, short_help=short_help, epilog=epilog)
 
 
 def examples(*lines: str) -> str:

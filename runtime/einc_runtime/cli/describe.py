@@ -7,18 +7,18 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from einc_runtime.cli import files, output
-from einc_runtime.cli.base import EincCommand, examples, json_option
+from einc_runtime.cli.base import command, json_option
 from einc_runtime.text import format_count, format_memory
 
 if TYPE_CHECKING:
     from einc_runtime.plan.schema import Bundle, Tensor
 
 
-@click.command(
+@command(
     "describe",
-    cls=EincCommand,
+    "PROGRAM describe ffn.bin",
+    "PROGRAM describe ffn.bin --json",
     short_help="Show what a plan takes, gives and needs.",
-    epilog=examples("PROGRAM describe ffn.bin", "PROGRAM describe ffn.bin --json"),
 )
 @click.argument("plan", metavar="PLAN")
 @json_option

@@ -60,11 +60,7 @@ def start_ranks(count: int, arguments: Sequence[str], module: str, describe: Cal
         own_faults: list[str] = []
         silent: list[MissingFault] = []
         process = subprocess.Popen(
-            command,
-            env=variables,
-            stdout=subprocess.PIPE,
-            stderr=subprocess.PIPE,
-            preexec_fn=_prepare_launcher,
+            command, env=variables, stdout=subprocess.PIPE, stderr=subprocess.PIPE, preexec_fn=_prepare_launcher
         )
         try:
             notes = threading.Thread(target=_pass_notes, args=(process.stderr, ended, own_faults), daemon=True)

@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, Any, TypeVar
 import click
 
 from einc_runtime.cli import files, output
-from einc_runtime.cli.base import DEVICE_NUMBERS, EincCommand, examples, json_option, ranks_option, shares_option
+from einc_runtime.cli.base import DEVICE_NUMBERS, command, json_option, ranks_option, shares_option
 from einc_runtime.cli.blas import load_numpy
 from einc_runtime.cli.failures import CheckFailed
 from einc_runtime.cli.progress import show_phases
@@ -131,14 +131,11 @@ def run_options(function: F) -> F:
     return function
 
 
-@click.command(
+@command(
     "run",
-    cls=EincCommand,
+    "PROGRAM run ffn.bin --inputs x.npy --weights w.safetensors -o y.npy",
+    "PROGRAM run ffn.bin --inputs x.npy --weights w.npz --expect y=expected.npy --repeat 10 --json",
     short_help="Execute a plan on arrays.",
-    epilog=examples(
-        "PROGRAM run ffn.bin --inputs x.npy --weights w.safetensors -o y.npy",
-        "PROGRAM run ffn.bin --inputs x.npy --weights w.npz --expect y=expected.npy --repeat 10 --json",
-    ),
 )
 @run_options
 @click.option("--check", is_flag=True, hidden=True)

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from einc_runtime.cli import files, output
-from einc_runtime.cli.base import DEVICE_NUMBERS, EincCommand, examples, json_option
+from einc_runtime.cli.base import DEVICE_NUMBERS, command, json_option
 from einc_runtime.cli.progress import show_phases
 from einc_runtime.text import format_count
 
@@ -21,11 +21,11 @@ if TYPE_CHECKING:
 PROPOSALS, SECONDS = 16, 60.0
 
 
-@click.command(
+@command(
     "tune",
-    cls=EincCommand,
+    "PROGRAM tune llama.bin",
+    "PROGRAM tune llama.bin --devices 0,0,0,0 --seconds 120",
     short_help="Measure which algorithms multiply fastest on these GPUs.",
-    epilog=examples("PROGRAM tune llama.bin", "PROGRAM tune llama.bin --devices 0,0,0,0 --seconds 120"),
 )
 @click.argument("plan", metavar="PLAN")
 @click.option("--devices", type=DEVICE_NUMBERS, help="The GPU of every site, such as 0,0,1,1.")

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING
 import click
 
 from einc_runtime.cli import files, output
-from einc_runtime.cli.base import SITES_PER_RANK, EincCommand, examples, json_option
+from einc_runtime.cli.base import SITES_PER_RANK, command, json_option
 from einc_runtime.cli.progress import show_phases
 from einc_runtime.text import format_count
 
@@ -38,10 +38,7 @@ UNPROVED_BY_ANY = (
 """`docs/proof.md` says of each why it is not proved, and what stands for a proof."""
 
 weights_option = click.option(
-    "--weights",
-    multiple=True,
-    metavar="FILE | DIR",
-    help="Also check that these files have what fills each weight.",
+    "--weights", multiple=True, metavar="FILE | DIR", help="Also check that these files have what fills each weight."
 )
 ranks_option = click.option(
     "--ranks", is_flag=True, help="Also prove that no process waits forever, in however many the plan is run."
@@ -66,11 +63,10 @@ class Ranks:
             raise click.UsageError("--sites-per-rank says what --ranks is to prove: give it, too")
 
 
-@click.command(
+@command(
     "verify",
-    cls=EincCommand,
+    "PROGRAM verify ffn.bin",
     short_help="Prove from a plan's file alone that its tasks compute what its operations say.",
-    epilog=examples("PROGRAM verify ffn.bin"),
 )
 @click.argument("plan", metavar="PLAN")
 @weights_option

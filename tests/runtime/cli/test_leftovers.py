@@ -95,8 +95,8 @@ def test_what_a_program_has_that_cannot_be_seen_stays(shared, hold):
         pytest.skip("no other space of processes can be made here")
     hidden = ("unshare", "--pid", "--fork", "--mount-proc", sys.executable, "-c")
     program = (
-        "from pathlib import Path; from einc_runtime.cli import leftovers; import os, sys\n"
-        "leftovers.SHARED_MEMORY_FOLDER = Path(sys.argv[1])\n"
+        "from pathlib import Path; from einc_runtime.cli import launching; import os, sys\n"
+        "launching.SHARED_MEMORY_FOLDER = Path(sys.argv[1])\n"
         "with launching.removed(lambda: ()): print([p.name for p in Path('/proc').iterdir() if p.name.isdigit()])"
     )
     done = subprocess.run([*hidden, program, shared], capture_output=True, text=True, check=True)
