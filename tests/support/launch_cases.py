@@ -27,7 +27,7 @@ def compile_step(sites, dtype):
     return compiled((MODELS / "llama_decode.ein").read_text(), sites, dtype, **SIZES)
 
 
-def compile_cut_step(sites, cut_of_rows="replicated"):
+def compile_cut_step(sites, cut_of_rows="replicated", **sizes):
     """A decode step whose heads and d_ff are cut, and all else is computed everywhere, or as `cut_of_rows` says."""
     cuts = {
         "*.[hnr]": cut_of_rows, "x*": cut_of_rows, "last_x": cut_of_rows, "logits": f"vocab/{sites}",
@@ -36,7 +36,7 @@ def compile_cut_step(sites, cut_of_rows="replicated"):
         **dict.fromkeys(("*.gate", "*.up", "*.f", "*.down"), f"d_ff/{sites}"),
     }  # fmt: skip
     pins = tuple(Pin(pattern, cut) for pattern, cut in cuts.items())
-    settings = tuple((name, str(value)) for name, value in SIZES.items())
+    settings = tuple((name, str(value)) for name, value in {**SIZES, **sizes}.items())
     options = CompileOptions(machine="dgx-h100", devices=sites, definitions=settings, dtype="f32", pins=pins)
     return compile_model((MODELS / "llama_decode.ein").read_text(), "model.ein", options).bundle
 

@@ -63,6 +63,13 @@ def test_small_sums_of_all_sites_are_made_out_of_their_memory(step):
         assert len(s.gathers) in (0, 6)
 
 
+def test_sums_of_many_layers_are_all_made_so():
+    """Of 80 layers, thousands of buffers share few bytes."""
+    sizes = {"heads_q": 8, "heads_kv": 8, "d_model": 16, "d_head": 2, "d_ff": 16, "vocab": 16, "cache": 4}
+    step = compile_cut_step(8, n_layers=80, **sizes)
+    assert len(list_peer_sums(step, rewrite_for_devices(step, range(8)))) == len(find(step)) == 160
+
+
 def test_tasks_between_others_keep_a_sum_apart(step):
     """A part that waits for what comes after another part cannot begin together with it."""
     (first, *_) = find(step)

@@ -18,8 +18,9 @@ import msgspec
 from einc_runtime.plan.regions import ExecutablePlan, find_output_buffers, reads_of, span, writes_of
 from einc_runtime.plan.schema import AggregateTask, AnyTask, Block, FenceTask, Region, TransferTask
 
-MAX_OVERLAPPING_BUFFERS = 1 << 20
-"""Pairs of buffers that share bytes. A plan with more of them keeps all its transfers."""
+MAX_LOOKS = 1 << 24
+"""Writes that are compared with what transfers read, some seconds; behind them, all transfers stay. Between a transfer
+and the last reader of its copy there are few, in a plan of many layers, too."""
 
 
 def elide_copies(
@@ -34,8 +35,7 @@ def elide_copies(
     device of a pair in `peers` reaches the memory of the second. The `after` of tasks is not changed, and is not enough
     any more: see `dependencies`.
     """
-    overlaps = _find_overlaps(bundle)
-    return tuple(tasks) if overlaps is None else _CopyElision(bundle, tasks, overlaps, devices, peers).run()
+    return _CopyElision(bundle, tasks, devices, peers).run()
 
 
 class _OperandUse:
@@ -52,14 +52,13 @@ class _CopyElision:
     """Walks from the last task to the first. So if a transfer reads what another one wrote, it is handled before that.
 
     `uses[buffer]` are the reads, by the tasks passed so far, of what the buffer holds at this point of the walk.
-    `writes[buffer]` are the writes of those tasks to it; the write that runs first is at the end.
+    `writes[site]` are the writes of those tasks to memory that may be reused; the write that runs first is at the end.
     """
 
     def __init__(
         self,
         bundle: ExecutablePlan,
         tasks: Sequence[AnyTask],
-        overlaps: Sequence[Sequence[int]],
         devices: Sequence[int] | None,
         peers: Collection[tuple[int, int]],
     ) -> None:
@@ -67,10 +66,12 @@ class _CopyElision:
         self.devices = [sites[buffer.site] for buffer in bundle.buffers]
         self.peers = peers
         self.tasks = list(tasks)
-        self.overlaps = overlaps
+        self.buffers = bundle.buffers
+        self.spans = [span(bundle, number) for number in range(len(bundle.buffers))]
+        self.looks = 0
         self.saved = find_output_buffers(bundle)
         self.uses: dict[int, list[_OperandUse]] = defaultdict(list)
-        self.writes: dict[int, list[tuple[int, Block]]] = defaultdict(list)
+        self.writes: dict[int, list[tuple[int, Region]]] = defaultdict(list)
         self.sources: dict[int, list[Region]] = {}
         """For tasks that read other regions than before: all regions that they read."""
 
@@ -82,7 +83,7 @@ class _CopyElision:
                 continue
             for region in writes_of(task):
                 self.uses[region.buffer] = list(_keep_earlier(self.uses[region.buffer], region.block))
-                self.writes[region.buffer].append((number, region.block))
+                self.writes[self.buffers[region.buffer].site].append((number, region))
             for operand, region in enumerate(reads_of(task)):
                 self.uses[region.buffer].append(_OperandUse(region.block, number, operand))
         for number, reads in self.sources.items():
@@ -113,13 +114,19 @@ class _CopyElision:
         return True
 
     def _is_overwritten(self, region: Region, last: int) -> bool:
-        """Whether a task up to and including `last` writes bytes of the region, or to a buffer that shares bytes."""
-        for sharing in self.overlaps[region.buffer]:
-            for number, block in reversed(self.writes[sharing]):
-                if number > last:
-                    break
-                if sharing != region.buffer or block.overlaps(region.block):
-                    return True
+        """Whether a task up to and including `last` writes bytes of the region, or to a buffer that shares bytes; also
+        where this would take long to find out."""
+        start, end = self.spans[region.buffer]
+        for number, written in reversed(self.writes[self.buffers[region.buffer].site]):
+            if number > last:
+                return False
+            self.looks += 1
+            low, high = self.spans[written.buffer]
+            shares = (
+                written.block.overlaps(region.block) if written.buffer == region.buffer else low < end and start < high
+            )
+            if shares or self.looks > MAX_LOOKS:
+                return True
         return False
 
 
@@ -135,24 +142,3 @@ def replace_reads(task: AnyTask, regions: Sequence[Region]) -> AnyTask:
     if isinstance(task, TransferTask):
         return msgspec.structs.replace(task, read=regions[0])
     return msgspec.structs.replace(task, reads=tuple(regions))
-
-
-def _find_overlaps(bundle: ExecutablePlan) -> list[list[int]] | None:
-    """For every buffer, the buffers with bytes in common, itself included; None where there are too many pairs."""
-    spans: list[list[tuple[int, int, int]]] = [[] for _ in bundle.memory]
-    for number, buffer in enumerate(bundle.buffers):
-        spans[buffer.site].append((*span(bundle, number), number))
-    overlaps: list[list[int]] = [[number] for number in range(len(bundle.buffers))]
-    pairs = 0
-    for site in spans:
-        open_spans: list[tuple[int, int]] = []
-        for start, end, number in sorted(site):
-            open_spans = [(reach, sharing) for reach, sharing in open_spans if reach > start]
-            for _, sharing in open_spans:
-                overlaps[number].append(sharing)
-                overlaps[sharing].append(number)
-            open_spans.append((end, number))
-            pairs += len(open_spans)
-            if pairs > MAX_OVERLAPPING_BUFFERS:
-                return None
-    return overlaps
