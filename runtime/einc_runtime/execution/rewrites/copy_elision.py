@@ -18,7 +18,7 @@ import msgspec
 from einc_runtime.plan.regions import ExecutablePlan, find_output_buffers, reads_of, span, writes_of
 from einc_runtime.plan.schema import AggregateTask, AnyTask, Block, FenceTask, Region, TransferTask
 
-MAX_LOOKS = 1 << 24
+MAX_COMPARED_WRITES = 1 << 24
 """Writes that are compared with what transfers read, some seconds; behind them, all transfers stay. Between a transfer
 and the last reader of its copy there are few, in a plan of many layers, too."""
 
@@ -125,7 +125,7 @@ class _CopyElision:
             shares = (
                 written.block.overlaps(region.block) if written.buffer == region.buffer else low < end and start < high
             )
-            if shares or self.looks > MAX_LOOKS:
+            if shares or self.looks > MAX_COMPARED_WRITES:
                 return True
         return False
 
