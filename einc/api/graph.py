@@ -10,17 +10,13 @@ from einc.api.arguments import check_name, check_size
 from einc.api.operators import GraphOperators
 from einc.api.plan import Plan
 from einc.api.tensor import Tensor
-from einc.core.tensor import TensorDesc
+from einc.core.tensor import Array, TensorDesc
 from einc.errors import UsageError
 
 if TYPE_CHECKING:
-    import numpy as np
-
     from einc.compiler import Compiled
     from einc.graph.graph import Graph as ComputationGraph
     from einc_runtime.execution.session import Session
-
-    Array = np.ndarray[Any, np.dtype[Any]]
 
 
 class Graph(GraphOperators):

@@ -11,10 +11,9 @@ from typing import Any
 
 import numpy as np
 
+from einc.core.tensor import Array
 from einc.errors import UsageError
 from einc_runtime.text import quote_names
-
-Array = np.ndarray[Any, np.dtype[Any]]
 
 _ROW_PART = re.compile(r"(?P<name>.+)\[(?P<start>\d+):(?P<stop>\d+)\]")
 """The name of a weight that is some rows of a stored one."""

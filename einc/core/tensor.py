@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import enum
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, TypeAlias
 
 from einc.errors import InternalError
 from einc_runtime.plan import element_types
@@ -17,6 +17,9 @@ from einc_runtime.plan.schema import Block
 if TYPE_CHECKING:
     import numpy as np
 
+
+Array: TypeAlias = "np.ndarray[Any, np.dtype[Any]]"
+"""A text, so that who only names arrays does not import numpy."""
 
 FLOAT_NAMES = {
     "float16": "f16", "half": "f16", "fp16": "f16", "bfloat16": "bf16", "float32": "f32", "float": "f32", "fp32": "f32",

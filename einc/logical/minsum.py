@@ -12,12 +12,9 @@ import heapq
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from math import prod
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
-if TYPE_CHECKING:
-    import numpy as np
-
-    Array = np.ndarray[Any, np.dtype[Any]]
+from einc.core.tensor import Array
 
 
 @dataclass(frozen=True, slots=True, eq=False)

@@ -12,6 +12,7 @@ from collections.abc import Mapping, Sequence
 from math import gcd
 from typing import TYPE_CHECKING, Any
 
+from einc.core.tensor import Array
 from einc.errors import UsageError
 from einc.graph.graph import Graph
 from einc.logical.minsum import CostTable, minimize
@@ -22,8 +23,6 @@ from einc.options import SELECTORS
 
 if TYPE_CHECKING:
     import numpy as np
-
-    from einc.logical.problem import Array
 
 
 def solve(
@@ -66,7 +65,7 @@ def solve(
     return _minimize(nodes, joint, links, bounded)
 
 
-_Link = tuple[int, int, int, "Array", "Array"]
+_Link = tuple[int, int, int, Array, Array]
 """Two variables, and what it costs if the numbers of their values differ."""
 
 

@@ -10,20 +10,14 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
-from typing import TYPE_CHECKING, Any
 
 from einc.core.spec import Tiling, clip_tiling
-from einc.core.tensor import TensorType
+from einc.core.tensor import Array, TensorType
 from einc.graph.graph import Graph
 from einc.logical.candidates import enumerate_candidates, enumerate_flexible_candidates
 from einc.logical.pins import Pin, PinnedOffers
 from einc.logical.plan import Candidate
 from einc.ops.base import Operator
-
-if TYPE_CHECKING:
-    import numpy as np
-
-    Array = np.ndarray[Any, np.dtype[Any]]
 
 
 @dataclass(frozen=True, slots=True, eq=False)

@@ -9,9 +9,8 @@ import math
 from collections.abc import Sequence
 from dataclasses import replace
 from functools import lru_cache
-from typing import TYPE_CHECKING
 
-from einc.core.tensor import DType
+from einc.core.tensor import Array, DType
 from einc.errors import OperatorError
 from einc.ops.functions import fit_literal
 from einc.ops.scalar import ProgramBuilder, resolve_program
@@ -19,9 +18,6 @@ from einc_runtime.errors import PlanFault
 from einc_runtime.plan.aggregate_definitions import MAX_VALUES as MAX_VALUES
 from einc_runtime.plan.aggregate_definitions import AggregateDefinition
 from einc_runtime.plan.scalar_programs import Operand, ScalarInput, ScalarLiteral, ScalarProgram
-
-if TYPE_CHECKING:
-    from einc.ops.base import Array
 
 Number = bool | int | float
 

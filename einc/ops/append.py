@@ -8,18 +8,15 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
-from typing import TYPE_CHECKING, ClassVar
+from typing import ClassVar
 
 from einc.core.spec import FunctionSpec
-from einc.core.tensor import TensorDesc
+from einc.core.tensor import Array, TensorDesc
 from einc.errors import OperatorError
 from einc.ops.arguments import Argument, read_lengths, reject_others, require_tensors
 from einc.ops.base import Attributes, Operator
 from einc.ops.derived import DerivedMappedOperator
 from einc_runtime.plan.states import IN_PLACE
-
-if TYPE_CHECKING:
-    from einc.ops.base import Array
 
 CALLS = ("append",)
 

@@ -13,11 +13,11 @@ import itertools
 import math
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, ClassVar
+from typing import ClassVar
 
 from einc.core.intervals import Interval, Intervals, ShardableIndex
 from einc.core.spec import FunctionSpec, JoinAggSpec
-from einc.core.tensor import DType, TensorDesc
+from einc.core.tensor import Array, DType, TensorDesc
 from einc.errors import OperatorError
 from einc.ops.arguments import (
     Argument,
@@ -34,9 +34,6 @@ from einc.ops.sequence_packing import SequencePacking
 from einc_runtime.plan.meaning.attention import EXTRAS, SeenKeys, divide_keys, place_blocks
 from einc_runtime.plan.meaning.terms import ends_of
 from einc_runtime.plan.work import AttentionWork
-
-if TYPE_CHECKING:
-    from einc.ops.base import Array
 
 CALLS = ("attention",)
 _ROLES = ("queries", "keys", "values")

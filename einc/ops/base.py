@@ -13,20 +13,15 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, fields
 from functools import cache
 from itertools import chain, product
-from typing import TYPE_CHECKING, Any, ClassVar
+from typing import Any, ClassVar
 
 from einc.core.intervals import Interval, Intervals, ShardableIndex
 from einc.core.spec import FunctionSpec, JoinAggSpec
-from einc.core.tensor import DType, TensorDesc, TensorType
+from einc.core.tensor import Array, DType, TensorDesc, TensorType
 from einc.errors import OperatorError
 from einc_runtime.plan.meaning.terms import keep
 from einc_runtime.plan.schema import JointAggregation
 from einc_runtime.plan.work import ProductWork, Work
-
-if TYPE_CHECKING:
-    import numpy as np
-
-    Array = np.ndarray[Any, np.dtype[Any]]
 
 Attribute = bool | int | float | str | tuple[bool | int | float | str, ...]
 Attributes = Mapping[str, Attribute]

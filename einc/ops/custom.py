@@ -8,19 +8,16 @@ import math
 from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import lru_cache
-from typing import TYPE_CHECKING, ClassVar
+from typing import ClassVar
 
 from einc.core.spec import FunctionSpec
-from einc.core.tensor import TensorDesc
+from einc.core.tensor import Array, TensorDesc
 from einc.errors import OperatorError
 from einc.ops.arguments import Argument, require_tensors
 from einc.ops.base import Attributes, Operator
 from einc.ops.derived import DerivedMappedOperator, apply_family, restore_fields
 from einc_runtime.custom import load_custom_operator
 from einc_runtime.plan.meaning.custom import BoundSignature, bind, format_settings, parse_settings
-
-if TYPE_CHECKING:
-    from einc.ops.base import Array
 
 
 @dataclass(frozen=True, slots=True)

@@ -12,7 +12,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, ClassVar
 
 from einc.core.spec import FunctionSpec
-from einc.core.tensor import DType, TensorDesc
+from einc.core.tensor import Array, DType, TensorDesc
 from einc.errors import OperatorError
 from einc.ops.base import Attributes, Operator
 from einc.ops.derived import DerivedMappedOperator, derive_family
@@ -21,7 +21,6 @@ from einc_runtime.plan.element_types import StoredForm, find_element_type, find_
 if TYPE_CHECKING:
     import numpy as np
 
-    from einc.ops.base import Array
 
 GROUP_UNIT = 32
 """Groups whose size a weight chooses have so many elements, or a multiple of that: whole vectors of every kernel."""

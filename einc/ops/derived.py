@@ -84,6 +84,15 @@ def derive(operator: Operator) -> OperatorMeaning:
     return derive_family(operator.family, operator.inputs, operator.attributes)
 
 
+def keep_derivable(operator: _Kind) -> _Kind | None:
+    """The operator, if its family has its attributes; else None: fusion then leaves its parts as they are."""
+    try:
+        derive(operator)
+    except OperatorError:
+        return None
+    return operator
+
+
 def derive_family(family: str, inputs: Sequence[TensorDesc], attributes: Attributes) -> OperatorMeaning:
     """What a plan says of a family with these attributes and inputs. Raises OperatorError where there is no such
     operator."""

@@ -10,10 +10,10 @@ from __future__ import annotations
 import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
-from typing import TYPE_CHECKING, ClassVar
+from typing import ClassVar
 
 from einc.core.spec import FunctionSpec
-from einc.core.tensor import DType, TensorDesc, TensorType
+from einc.core.tensor import Array, DType, TensorDesc, TensorType
 from einc.errors import OperatorError
 from einc.ops.arguments import drop_item
 from einc.ops.base import (
@@ -41,9 +41,6 @@ from einc_runtime.plan.index_programs import COPY_PROGRAM
 from einc_runtime.plan.scalar_programs import ScalarInput, ScalarProgram
 from einc_runtime.plan.states import IN_PLACE
 from einc_runtime.plan.work import Work
-
-if TYPE_CHECKING:
-    from einc.ops.base import Array
 
 MAX_FUSED_STEPS = 128
 """Fusion stops at programs of this length: longer ones only spill registers, and composing them takes long."""

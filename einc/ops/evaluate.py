@@ -4,19 +4,16 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Mapping, Sequence
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import numpy as np
 
-from einc.core.tensor import DType
+from einc.core.tensor import Array, DType
 from einc.ops.scalar import resolve_program
 from einc_runtime.plan.aggregate_definitions import AggregateDefinition, find_definition
 from einc_runtime.plan.index_programs import IndexProgram, IndexRead, Ranges, TensorRead
 from einc_runtime.plan.scalar_programs import Operand, ScalarInput, ScalarLiteral, ScalarProgram
 from einc_runtime.plan.schema import NARROW_LARGEST
-
-if TYPE_CHECKING:
-    from einc.ops.base import Array
 
 Labels = Sequence[Sequence[str]]
 """The index names of every operand."""

@@ -11,11 +11,11 @@ import math
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from functools import lru_cache
-from typing import TYPE_CHECKING, ClassVar
+from typing import ClassVar
 
 from einc.core.intervals import Intervals
 from einc.core.spec import FunctionSpec, JoinAggSpec
-from einc.core.tensor import DType, TensorDesc
+from einc.core.tensor import Array, DType, TensorDesc
 from einc.ops.aggregates import require_laws
 from einc.ops.base import (
     Attributes,
@@ -54,9 +54,6 @@ from einc_runtime.plan.index_programs import (
 from einc_runtime.plan.meaning.terms import block_of
 from einc_runtime.plan.scalar_programs import ScalarInput, ScalarProgram
 from einc_runtime.plan.work import ExpertsWork, RecurrenceWork, Work
-
-if TYPE_CHECKING:
-    from einc.ops.base import Array
 
 
 @dataclass(frozen=True, slots=True)

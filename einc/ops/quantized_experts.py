@@ -8,18 +8,14 @@ calls it. Experts may be cut, and so may the summed index, between groups.
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, ClassVar
+from typing import ClassVar
 
 from einc.core.spec import FunctionSpec
-from einc.core.tensor import DType, TensorDesc
-from einc.errors import OperatorError
+from einc.core.tensor import Array, DType, TensorDesc
 from einc.ops.base import Attributes, find_product_precision
 from einc.ops.dequantize import Dequantize, QuantizedForm, widen_values
-from einc.ops.derived import DerivedMappedOperator, derive, derive_family
+from einc.ops.derived import DerivedMappedOperator, derive_family, keep_derivable
 from einc_runtime.plan.work import ExpertsWork
-
-if TYPE_CHECKING:
-    from einc.ops.base import Array
 
 
 @dataclass(frozen=True, slots=True)
@@ -101,12 +97,7 @@ def make_quantized_experts(
     tensor: TensorDesc, weight: Dequantize, picks: TensorDesc, dims: tuple[str, ...]
 ) -> QuantizedExperts | None:
     """The product with the experts of a quantized weight; None where there is none."""
-    product = QuantizedExperts(tensor, weight.operands, picks, weight.group, dims)
-    try:
-        derive(product)
-    except OperatorError:
-        return None
-    return product
+    return keep_derivable(QuantizedExperts(tensor, weight.operands, picks, weight.group, dims))
 
 
 def restore(inputs: tuple[TensorDesc, ...], attributes: Attributes) -> QuantizedExperts:

@@ -9,25 +9,22 @@ from __future__ import annotations
 import math
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
-from typing import TYPE_CHECKING, Any, ClassVar
+from typing import Any, ClassVar
 
 from einc.core.spec import FunctionSpec
-from einc.core.tensor import TensorDesc, TensorType
-from einc.errors import OperatorError
+from einc.core.tensor import Array, TensorDesc, TensorType
 from einc.ops.base import (
     Attributes,
+    Labels,
     Operator,
     describe_product,
     find_product_precision,
 )
 from einc.ops.dequantize import Dequantize, QuantizedForm, widen_values
-from einc.ops.derived import DerivedMappedOperator, derive, derive_family
+from einc.ops.derived import DerivedMappedOperator, derive_family, keep_derivable
 from einc.ops.windows import Windows, compose_box, list_boxes, normalize_windows, read_equation
 from einc_runtime.plan.index_equations import IndexEquation, format_windows
 from einc_runtime.plan.work import ProductWork
-
-if TYPE_CHECKING:
-    from einc.ops.base import Array, Labels
 
 
 @dataclass(frozen=True, slots=True)
@@ -137,14 +134,11 @@ def make_quantized_product(
 ) -> QuantizedProduct | None:
     """The product of a tensor and a quantized weight, of both the parts in `boxes`; None where there is none."""
     windows = normalize_windows((tensor, weight.outputs[0]), boxes)
-    product = QuantizedProduct(
-        tensor, weight.operands, weight.group, labels, result, dims, float(factor), windows, weight.rounds_inputs
+    return keep_derivable(
+        QuantizedProduct(
+            tensor, weight.operands, weight.group, labels, result, dims, float(factor), windows, weight.rounds_inputs
+        )
     )
-    try:
-        derive(product)
-    except OperatorError:
-        return None
-    return product
 
 
 def restore(inputs: tuple[TensorDesc, ...], attributes: Attributes) -> QuantizedProduct:

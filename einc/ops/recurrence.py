@@ -9,10 +9,10 @@ from __future__ import annotations
 import math
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
-from typing import TYPE_CHECKING, ClassVar
+from typing import ClassVar
 
 from einc.core.spec import FunctionSpec
-from einc.core.tensor import DType, TensorDesc
+from einc.core.tensor import Array, DType, TensorDesc
 from einc.ops.base import Attribute, Attributes, find_vector_precision
 from einc.ops.derived import DerivedMappedOperator, derive_family
 from einc.ops.functions import fit_literal
@@ -31,9 +31,6 @@ from einc_runtime.plan.recurrences import (
 )
 from einc_runtime.plan.scalar_programs import ScalarLiteral
 from einc_runtime.plan.work import RecurrenceWork
-
-if TYPE_CHECKING:
-    from einc.ops.base import Array
 
 
 @dataclass(frozen=True, slots=True)

@@ -9,17 +9,14 @@ from __future__ import annotations
 from collections.abc import Iterator
 from dataclasses import dataclass, replace
 from functools import lru_cache
-from typing import TYPE_CHECKING, ClassVar
+from typing import ClassVar
 
 from einc.core.intervals import Intervals, ShardableIndex
 from einc.core.spec import JoinAggSpec
-from einc.core.tensor import TensorType
+from einc.core.tensor import Array, TensorType
 from einc.ops.base import KernelCall, Operator
 from einc.ops.wrapping import WrappingOperator
 from einc_runtime.plan.reproducible import ATTRIBUTE, ORDERLESS
-
-if TYPE_CHECKING:
-    from einc.ops.base import Array
 
 
 @dataclass(frozen=True, slots=True)

@@ -10,17 +10,14 @@ from __future__ import annotations
 import math
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, ClassVar
+from typing import ClassVar
 
 from einc.core.spec import FunctionSpec
-from einc.core.tensor import TensorDesc
+from einc.core.tensor import Array, TensorDesc
 from einc.errors import OperatorError
 from einc.ops.arguments import Argument, format_value, is_integer, require_tensors
 from einc.ops.base import Attributes, Operator
 from einc.ops.derived import DerivedMappedOperator, restore_fields
-
-if TYPE_CHECKING:
-    from einc.ops.base import Array
 
 CALLS = ("reshape",)
 

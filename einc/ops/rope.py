@@ -12,10 +12,10 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, ClassVar
+from typing import ClassVar
 
 from einc.core.spec import FunctionSpec
-from einc.core.tensor import DType, TensorDesc
+from einc.core.tensor import Array, DType, TensorDesc
 from einc.errors import OperatorError
 from einc.ops.arguments import (
     Argument,
@@ -29,9 +29,6 @@ from einc.ops.arguments import (
 from einc.ops.base import Attribute, Attributes, Operator
 from einc.ops.derived import DerivedMappedOperator
 from einc_runtime.plan.meaning.rows import ROPE_SCALINGS
-
-if TYPE_CHECKING:
-    from einc.ops.base import Array
 
 CALLS = ("rope",)
 EXTRAS = ("positions",)

@@ -21,12 +21,11 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, ClassVar
 
 from einc.core.spec import FunctionSpec
-from einc.core.tensor import DType, TensorDesc
-from einc.errors import OperatorError
+from einc.core.tensor import Array, DType, TensorDesc
 from einc.ops import quantized_product
 from einc.ops.base import Attributes, Operator
 from einc.ops.dequantize import widen_values
-from einc.ops.derived import DerivedMappedOperator, derive, derive_family
+from einc.ops.derived import DerivedMappedOperator, derive_family, keep_derivable
 from einc.ops.equation import build_equation
 from einc.ops.quantized_product import QuantizedProduct
 from einc_runtime.plan.element_types import find_element_type
@@ -36,7 +35,7 @@ from einc_runtime.plan.work import Work
 if TYPE_CHECKING:
     import numpy as np
 
-    from einc.ops.base import Array, Labels
+    from einc.ops.base import Labels
 
 LEVELS = 127
 """The largest integer that an element becomes."""
@@ -201,12 +200,7 @@ def _spread(array: Array, labels: Labels, names: Labels) -> Array:
 
 def make_rounded_product(plain: QuantizedProduct) -> RoundedProduct | None:
     """The product with its tensor rounded; None where no kernel computes it in integers."""
-    product = RoundedProduct(plain)
-    try:
-        derive(product)
-    except OperatorError:
-        return None
-    return product
+    return keep_derivable(RoundedProduct(plain))
 
 
 def restore(inputs: tuple[TensorDesc, ...], attributes: Attributes) -> Operator:

@@ -3,16 +3,11 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
-from typing import TYPE_CHECKING, Any
 
+from einc.core.tensor import Array
 from einc.plan_reading.restore import restore_graph
 from einc_runtime.plan.schema import Bundle
 from einc_runtime.plan.states import STATE
-
-if TYPE_CHECKING:
-    import numpy as np
-
-    Array = np.ndarray[Any, np.dtype[Any]]
 
 DRAWS = 3
 """Random changes that are tried to see how far results move."""

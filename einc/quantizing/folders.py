@@ -19,9 +19,9 @@ from typing import Any, BinaryIO
 
 import numpy as np
 
+from einc.core.tensor import Array
 from einc.quantizing.rounding import (
     UNIT_FACTOR,
-    Array,
     RoundingScheme,
     find_global_scale,
     pack_words,

@@ -9,14 +9,13 @@ from __future__ import annotations
 
 import math
 from dataclasses import dataclass
-from typing import Any
 
 import numpy as np
 
+from einc.core.tensor import Array
 from einc_runtime.plan.element_types import StoredForm, find_element_type
 from einc_runtime.stored_values import choose_scales, decode_values, encode_floats
 
-Array = np.ndarray[Any, np.dtype[Any]]
 UNIT_FACTOR = np.float32(1)
 
 

@@ -8,8 +8,9 @@ from __future__ import annotations
 import itertools
 import math
 from collections.abc import Iterator, Mapping, Sequence
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
+from einc.core.tensor import Array
 from einc.graph.decode_step import BLOCKS_INPUT, PLACES_INPUT, POSITIONS_INPUT, DecodeStep
 from einc.graph.graph import Graph, GraphTensor, TensorKind
 from einc.ops.index_operator import find_lookup
@@ -19,8 +20,6 @@ from einc_runtime.errors import PlanFault
 
 if TYPE_CHECKING:
     import numpy as np
-
-    Array = np.ndarray[Any, np.dtype[Any]]
 
 MAX_TRIED_WORK = 300_000_000
 """Operations and bytes of a model and its steps, above which they are not tried."""
