@@ -76,11 +76,7 @@ def compile(
 
 
 def _read_model(
-    model: Any,
-    args: Sequence[Any],
-    kwargs: Mapping[str, Any] | None,
-    dynamic_shapes: Any,
-    params: Mapping[str, Any],
+    model: Any, args: Sequence[Any], kwargs: Mapping[str, Any] | None, dynamic_shapes: Any, params: Mapping[str, Any]
 ) -> tuple[str, str, Weights | None, tuple[str, ...]]:
     """The text of a model, the name that messages give it, and its weights and parameters where they come with it."""
     from einc.importers.pytorch.importing import TorchModel, from_torch

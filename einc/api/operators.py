@@ -9,16 +9,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
-from einc.api.arguments import (
-    Number,
-    Shape,
-    check_name,
-    check_size,
-    read_dtype,
-    read_number,
-    read_shape,
-    resolve_axis,
-)
+from einc.api.arguments import Number, Shape, check_name, check_size, read_dtype, read_number, read_shape, resolve_axis
 from einc.api.tensor import Tensor, read_slices
 from einc.core.tensor import TensorDesc, TensorType
 from einc.errors import OperatorError, UsageError
@@ -292,11 +283,7 @@ class GraphOperators:
         return self._several(operator, arguments, keywords, name)[0]
 
     def _several(
-        self,
-        operator: str,
-        arguments: Sequence[Any],
-        keywords: Mapping[str, Any],
-        name: str | Sequence[str] | None,
+        self, operator: str, arguments: Sequence[Any], keywords: Mapping[str, Any], name: str | Sequence[str] | None
     ) -> tuple[Tensor, ...]:
         outputs = self.call(operator, *arguments, name=name, **keywords)
         return outputs if isinstance(outputs, tuple) else (outputs,)

@@ -123,13 +123,7 @@ def calibrate_gpus(
         rounds = measurements.rounds
     rates = fit_rates(streams)
     sites = tuple(
-        replace(
-            site,
-            gpu_name=chip.name,
-            gpu=gpu,
-            kernels=tuple(sorted(rates.items())),
-            flops=list_peaks(site, gpu),
-        )
+        replace(site, gpu_name=chip.name, gpu=gpu, kernels=tuple(sorted(rates.items())), flops=list_peaks(site, gpu))
         for site in machine.sites
     )
     measured = replace(

@@ -29,12 +29,7 @@ def find_cheapest_paths(edge: Floats) -> tuple[Floats, Ints]:
 
 
 def grow_tree(
-    starts: Sequence[int],
-    ends: Sequence[Sequence[int]],
-    distance: Floats,
-    hop: Ints,
-    lag: float,
-    inwards: bool,
+    starts: Sequence[int], ends: Sequence[Sequence[int]], distance: Floats, hop: Ints, lag: float, inwards: bool
 ) -> list[tuple[int, int]]:
     """The hops of a tree that joins one site of each of `ends` with one of `starts`, in the order of their growth.
 

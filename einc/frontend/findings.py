@@ -184,7 +184,6 @@ FOREIGN_CALLS: Mapping[str, str] = {
 }
 
 FOREIGN_NAMES: Mapping[str, str] = dict.fromkeys(
-    ("nan", "infinity"),
-    "numbers are finite; -1e30 (-60000.0 in f16) is low enough to count for nothing in a softmax",
+    ("nan", "infinity"), "numbers are finite; -1e30 (-60000.0 in f16) is low enough to count for nothing in a softmax"
 )
 """The same for names that are not those of operators."""

@@ -16,11 +16,7 @@ from einc.frontend import ast, limits
 from einc.frontend.assembly import collect_outputs, declare_tensor, resolve_dtype, save_outputs
 from einc.frontend.blocks import apply_call, declare_aggregates, declare_blocks
 from einc.frontend.context import LoweringContext, is_recurrence
-from einc.frontend.expressions import (
-    MultipleResults,
-    evaluate_integer,
-    evaluate_results,
-)
+from einc.frontend.expressions import MultipleResults, evaluate_integer, evaluate_results
 from einc.frontend.findings import AlreadyReported, Findings
 from einc.frontend.parameters import DTYPE_NAMES, Parameters
 from einc.frontend.shared_blocks import load_used

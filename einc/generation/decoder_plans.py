@@ -173,11 +173,7 @@ def has_gpus(options: CompileOptions) -> bool:
 
 
 def find_plans(
-    source: DecoderSource,
-    options: CompileOptions,
-    cache: PlanCache,
-    sizes: DecoderSizes,
-    phase: Callable[[str], None],
+    source: DecoderSource, options: CompileOptions, cache: PlanCache, sizes: DecoderSizes, phase: Callable[[str], None]
 ) -> DecoderPlans:
     """The plans for these sizes. Prompts are read one by one: a piece of one delays others by no more than it takes."""
     phase("reading the configuration")

@@ -92,11 +92,7 @@ def _draw_bus(count: int, name: str) -> list[str]:
     lines = [f"{name} joins all sites:"]
     for start in range(0, count, _BUS_ROW):
         row = range(start, min(start + _BUS_ROW, count))
-        lines += [
-            "".join(f"{site:>4}" for site in row),
-            "   |" * len(row),
-            "  =" + "+===" * (len(row) - 1) + "+=",
-        ]
+        lines += ["".join(f"{site:>4}" for site in row), "   |" * len(row), "  =" + "+===" * (len(row) - 1) + "+="]
     return lines
 
 

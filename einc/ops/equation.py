@@ -32,11 +32,7 @@ from einc.ops.operation_counts import count_operations
 from einc.ops.quantized_product import make_quantized_product
 from einc.ops.scalar import compose, exchange_inputs, make_step, merge_inputs, parse_program, resolve_program
 from einc.ops.windows import Windows, compose_box, list_boxes, normalize_windows, read_equation
-from einc_runtime.plan.index_equations import (
-    MAX_INDICES,
-    IndexEquation,
-    format_windows,
-)
+from einc_runtime.plan.index_equations import MAX_INDICES, IndexEquation, format_windows
 from einc_runtime.plan.index_programs import COPY_PROGRAM
 from einc_runtime.plan.scalar_programs import ScalarInput, ScalarProgram
 from einc_runtime.plan.states import IN_PLACE

@@ -17,13 +17,7 @@ from einc.core.intervals import Intervals
 from einc.core.spec import FunctionSpec, JoinAggSpec
 from einc.core.tensor import Array, DType, TensorDesc
 from einc.ops.aggregates import require_laws
-from einc.ops.base import (
-    Attributes,
-    Operator,
-    describe_product,
-    find_product_precision,
-    find_vector_precision,
-)
+from einc.ops.base import Attributes, Operator, describe_product, find_product_precision, find_vector_precision
 from einc.ops.dequantize import Dequantize
 from einc.ops.derived import DerivedOperator, derive, derive_family
 from einc.ops.scalar import ProgramBuilder, parse_program, resolve_program

@@ -33,14 +33,7 @@ from einc.ops.step_forms import (
     require_single,
 )
 from einc_runtime.plan.index_patterns import RunningAggregate, find_pattern
-from einc_runtime.plan.index_programs import (
-    IndexProgram,
-    IndexRead,
-    Position,
-    Read,
-    TensorRead,
-    make_position,
-)
+from einc_runtime.plan.index_programs import IndexProgram, IndexRead, Position, Read, TensorRead, make_position
 
 
 def find_index_step(operator: IndexOperator, forms: Sequence[TokenForm], tokens: StepTokens) -> StepForm:

@@ -13,13 +13,7 @@ from typing import Any, ClassVar
 
 from einc.core.spec import FunctionSpec
 from einc.core.tensor import Array, TensorDesc, TensorType
-from einc.ops.base import (
-    Attributes,
-    Labels,
-    Operator,
-    describe_product,
-    find_product_precision,
-)
+from einc.ops.base import Attributes, Labels, Operator, describe_product, find_product_precision
 from einc.ops.dequantize import Dequantize, QuantizedForm, widen_values
 from einc.ops.derived import DerivedMappedOperator, derive_family, keep_derivable
 from einc.ops.windows import Windows, compose_box, list_boxes, normalize_windows, read_equation

@@ -13,13 +13,7 @@ from einc.ops.base import Operator
 from einc.ops.equation import MAX_FUSED_STEPS, Equation
 from einc.ops.recurrence import RecurrenceOperator, build_recurrence, renumber_reads
 from einc.ops.scalar import ProgramBuilder
-from einc_runtime.plan.recurrences import (
-    MAX_EQUATIONS,
-    OperandRead,
-    RecurrenceEquation,
-    RecurrenceRead,
-    ValueRead,
-)
+from einc_runtime.plan.recurrences import MAX_EQUATIONS, OperandRead, RecurrenceEquation, RecurrenceRead, ValueRead
 from einc_runtime.plan.scalar_programs import Operand, ScalarInput
 
 NARROW = (DType.F16, DType.BF16)

@@ -12,16 +12,7 @@ from typing import TypeAlias
 
 from einc.core.tensor import TensorDesc
 from einc.errors import OperatorError
-from einc.ops import (
-    append,
-    attention,
-    elementwise,
-    reshape,
-    rope,
-    rows,
-    selection,
-    shorthands,
-)
+from einc.ops import append, attention, elementwise, reshape, rope, rows, selection, shorthands
 from einc.ops.arguments import Argument, format_value
 from einc.ops.base import Attributes, Operator
 from einc_runtime.text import did_you_mean

@@ -15,14 +15,7 @@ from typing import ClassVar
 from einc.core.spec import FunctionSpec
 from einc.core.tensor import Array, TensorDesc
 from einc.errors import OperatorError
-from einc.ops.arguments import (
-    Argument,
-    find_axis,
-    read_number,
-    reject_others,
-    require_tensors,
-    take_tensor_and_names,
-)
+from einc.ops.arguments import Argument, find_axis, read_number, reject_others, require_tensors, take_tensor_and_names
 from einc.ops.base import Attributes, Operator
 from einc.ops.derived import DerivedMappedOperator, restore_fields
 

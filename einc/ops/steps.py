@@ -42,15 +42,7 @@ from einc.ops.step_forms import (
 )
 from einc_runtime.plan.index_programs import Position
 
-_TOKENWISE = frozenset(
-    (
-        "equation",
-        "topk",
-        "reshape",
-        "rope",
-        "rows",
-    )
-)
+_TOKENWISE = frozenset(("equation", "topk", "reshape", "rope", "rows"))
 """Families whose kernels compute the same wherever along the tokens a block is; rotations do with positions alone."""
 
 

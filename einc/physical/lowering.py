@@ -85,12 +85,7 @@ class Lowering:
                 if filled:
                     self._expect(read, f, site, filled)
 
-    def run(
-        self,
-        firings: Sequence[Firing],
-        atoms: Mapping[str, Atom],
-        machine: Machine,
-    ) -> None:
+    def run(self, firings: Sequence[Firing], atoms: Mapping[str, Atom], machine: Machine) -> None:
         """Appends the transfers and aggregations of a program, whose actions fire in the order given.
 
         Raises MachineError where it sends something between sites that cannot talk.

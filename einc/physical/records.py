@@ -192,9 +192,7 @@ class OperationRecorder:
 
 
 def place_operation(
-    operation: schema.Operation,
-    placement: Mapping[int, int],
-    exchanges: Sequence[schema.Exchange | None],
+    operation: schema.Operation, placement: Mapping[int, int], exchanges: Sequence[schema.Exchange | None]
 ) -> schema.Operation:
     """The record with function specification f at site `placement[f]`, and the exchanges that bring the inputs of its
     parts."""

@@ -50,10 +50,7 @@ class RefiningScheduler:
 
 
 def refine(
-    program: DeviceProgram,
-    machine: Machine,
-    scheduler: Scheduler,
-    user_programs: OtherPrograms,
+    program: DeviceProgram, machine: Machine, scheduler: Scheduler, user_programs: OtherPrograms
 ) -> DeviceProgram:
     """The program with the exchanges that a person gives, and with proposals where the whole is faster with them.
 

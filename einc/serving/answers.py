@@ -156,12 +156,7 @@ def make_embeddings(model: str, vectors: Sequence[Array], tokens: int, is_base64
         {"object": "embedding", "index": index, "embedding": _encode_vector(vector) if is_base64 else vector.tolist()}
         for index, vector in enumerate(vectors)
     ]
-    return {
-        "object": "list",
-        "data": data,
-        "model": model,
-        "usage": {"prompt_tokens": tokens, "total_tokens": tokens},
-    }
+    return {"object": "list", "data": data, "model": model, "usage": {"prompt_tokens": tokens, "total_tokens": tokens}}
 
 
 def _encode_vector(vector: Array) -> str:

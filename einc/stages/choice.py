@@ -296,13 +296,7 @@ def find_divided(
     budget.begin()
     budget.release()
     search = ShapeSearch(
-        graph,
-        machine,
-        sites,
-        naive=options.schedule == "naive",
-        budget=budget,
-        seed=options.seed,
-        progress=progress,
+        graph, machine, sites, naive=options.schedule == "naive", budget=budget, seed=options.seed, progress=progress
     )
     best = search.find_best(request, undivided)
     budget.end()

@@ -126,11 +126,7 @@ class CustomOperator:
 
 
 def custom_operator(
-    signature: str,
-    *,
-    uncut: Sequence[str] = (),
-    aggregation: str = "",
-    operations: float | Callable[..., float] = 1.0,
+    signature: str, *, uncut: Sequence[str] = (), aggregation: str = "", operations: float | Callable[..., float] = 1.0
 ) -> Callable[[Compute], CustomOperator]:
     """A decorator that makes an operator of a function over numpy arrays.
 

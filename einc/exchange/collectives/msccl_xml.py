@@ -262,10 +262,7 @@ def _match_ends(algorithm: CollectiveAlgorithm) -> dict[tuple[int, int, int, str
 
 
 def _format_step(
-    step: Step,
-    renumbered: dict[int, dict[int, int]],
-    waited: bool,
-    ends: dict[tuple[int, int, int, str], ChunkSlot],
+    step: Step, renumbered: dict[int, dict[int, int]], waited: bool, ends: dict[tuple[int, int, int, str], ChunkSlot]
 ) -> list[str]:
     """The step, after a `nop` for each of its waits but the last."""
     step_number = renumbered[step.block][step.number]

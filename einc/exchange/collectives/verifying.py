@@ -225,10 +225,7 @@ def _describe_deadlock(steps: Sequence[Step], before: Sequence[Sequence[int]], e
 
 
 def _find_races(
-    algorithm: CollectiveAlgorithm,
-    order: Sequence[int],
-    clocks: StepClocks,
-    blocks: dict[tuple[int, int], int],
+    algorithm: CollectiveAlgorithm, order: Sequence[int], clocks: StepClocks, blocks: dict[tuple[int, int], int]
 ) -> list[AlgorithmFault]:
     """Pairs of steps without an order that touch one chunk, of which one writes it."""
     steps, locate = algorithm.steps, algorithm.collective.locate

@@ -274,13 +274,7 @@ class _SynthesisSearch:
             self.construct(placed, demands, amounts, network)
         self.rewrite(amounts.fullest_ms * options.enough)
 
-    def construct(
-        self,
-        placed: Program,
-        demands: tuple[Demand, ...],
-        amounts: RouteAmounts,
-        network: Network,
-    ) -> None:
+    def construct(self, placed: Program, demands: tuple[Demand, ...], amounts: RouteAmounts, network: Network) -> None:
         """Tries bodies from the routes, with finer and finer pieces while that helps, then orders of the best one."""
         options = self.options
         family = find_atom_families(placed)

@@ -241,15 +241,7 @@ class _Windows:
             tails, column = np.unique(tail[rows_of_resource], return_inverse=True)
             ends = heads[:, None] + tails
             self._tables.append(
-                (
-                    number,
-                    route[rows_of_resource],
-                    time[rows_of_resource],
-                    row * len(tails) + column,
-                    heads,
-                    tails,
-                    ends,
-                )
+                (number, route[rows_of_resource], time[rows_of_resource], row * len(tails) + column, heads, tails, ends)
             )
 
     def find_longest(self, counts: Sequence[Ints]) -> list[tuple[float, _Window]]:

@@ -44,11 +44,7 @@ def find_socket_rate(vendor: str, model: int) -> float | None:
 
 
 def build_ways(
-    ways: Sequence[Way],
-    pairs: Iterable[Pair],
-    staged: Collection[Pair],
-    rates: Mapping[str, float],
-    staging_gbs: float,
+    ways: Sequence[Way], pairs: Iterable[Pair], staged: Collection[Pair], rates: Mapping[str, float], staging_gbs: float
 ) -> list[Resource]:
     """The resources that the pairs cross; those of `staged` go through the memory of the host of their source.
 

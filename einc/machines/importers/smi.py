@@ -109,10 +109,7 @@ def read_smi(text: str, where: str) -> Topology:
 
 
 def _find_ways(
-    labels: Sequence[str],
-    columns: Sequence[str],
-    cells: Mapping[tuple[str, str], str],
-    rows: Mapping[str, _Line],
+    labels: Sequence[str], columns: Sequence[str], cells: Mapping[tuple[str, str], str], rows: Mapping[str, _Line]
 ) -> list[Way]:
     """The ways over PCIe that the words of the table tell.
 

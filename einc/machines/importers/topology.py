@@ -75,12 +75,7 @@ def build_machine(topology: Topology, overrides: MachineOverrides, where: str) -
     transfer_us = _STAGED_US if staged and not direct_pairs else _TRANSFER_US
     resources += bridges
     resources += add_network(
-        topology.host,
-        topology.cards,
-        resources,
-        assumptions,
-        gbs=overrides.network_gbs,
-        count=overrides.network_cards,
+        topology.host, topology.cards, resources, assumptions, gbs=overrides.network_gbs, count=overrides.network_cards
     )
     if len(sites) > 1:
         assumptions.append(f"latencies: {transfer_us:g} us per transfer, {_KERNEL_US:g} us per kernel (edit the file)")
@@ -211,11 +206,7 @@ def _build_bridges(
         if topology.ways and len(members) > MAX_HOST_SITES:
             raise MachineError(f"one computer has more than {MAX_HOST_SITES} GPUs that PCIe joins", where=where)
         if topology.ways:
-            rates = {
-                "slot": gbs,
-                "switch": gbs,
-                "socket": overrides.socket_gbs or topology.socket_gbs or SOCKET_GBS,
-            }
+            rates = {"slot": gbs, "switch": gbs, "socket": overrides.socket_gbs or topology.socket_gbs or SOCKET_GBS}
             for lane in build_ways(ways, pairs, staged, rates, overrides.staging_gbs or gbs):
                 bridges.append(dataclasses.replace(lane, name=f"{lane.name}{suffix}"))
         else:

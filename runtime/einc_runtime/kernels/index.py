@@ -13,15 +13,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from einc_runtime.dtypes import Array
-from einc_runtime.kernels.base import (
-    Invocation,
-    Kernel,
-    Run,
-    ScratchAllocator,
-    address,
-    dtype_name,
-    view_as_integers,
-)
+from einc_runtime.kernels.base import Invocation, Kernel, Run, ScratchAllocator, address, dtype_name, view_as_integers
 from einc_runtime.kernels.calls.fold import FoldCall
 from einc_runtime.kernels.calls.index import NOTHING_MADE, Gather, IndexCall, MadeArrays
 from einc_runtime.kernels.index_aggregates import build_aggregate, build_fold

@@ -12,14 +12,7 @@ from dataclasses import replace
 from functools import partial
 
 from einc_runtime.dtypes import Array
-from einc_runtime.kernels.base import (
-    COMPOSED_KERNELS,
-    Invocation,
-    JointInvocation,
-    Kernel,
-    KernelBuilder,
-    find_builder,
-)
+from einc_runtime.kernels.base import COMPOSED_KERNELS, Invocation, JointInvocation, Kernel, KernelBuilder, find_builder
 from einc_runtime.kernels.calls.fold import CombineCall
 from einc_runtime.kernels.calls.joint_aggregation import JointAggregationCall
 from einc_runtime.kernels.calls.map import aggregation_as_map
@@ -89,9 +82,7 @@ JOINT_AGGREGATIONS: dict[str, dict[str, tuple[str, str]]] = {
         "logsumexp": ("einc_runtime.kernels.numpy.joint_aggregation", "build_logsumexp"),
         "topk": ("einc_runtime.kernels.numpy.joint_aggregation", "build_topk"),
     },
-    "llvm": {
-        "logsumexp": ("einc_runtime.kernels.llvm.joint_aggregation", "build_logsumexp"),
-    },
+    "llvm": {"logsumexp": ("einc_runtime.kernels.llvm.joint_aggregation", "build_logsumexp")},
 }
 """Provider -> aggregation of tuples -> module and builder."""
 

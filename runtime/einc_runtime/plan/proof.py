@@ -166,11 +166,7 @@ def _require(content: Content, complete: Complete, where: str) -> None:
 
 
 def _aggregate(
-    position: int,
-    task: AggregateTask,
-    group: AggregationGroup,
-    memory: SymbolicMemory,
-    budget: StepBudget,
+    position: int, task: AggregateTask, group: AggregationGroup, memory: SymbolicMemory, budget: StepBudget
 ) -> None:
     """Combines each member on its own. They stay tuples because every copy has the same functions in all members."""
     members = len(task.writes)

@@ -166,10 +166,7 @@ def attention(applied: Application) -> OperatorMeaning:
     return OperatorMeaning(
         "attention",
         attributes,
-        (
-            TensorForm(dims, shape, q.dtype),
-            TensorForm(dims[:2], shape[:2], "f64" if q.dtype == "f64" else "f32"),
-        ),
+        (TensorForm(dims, shape, q.dtype), TensorForm(dims[:2], shape[:2], "f64" if q.dtype == "f64" else "f32")),
         (
             IndexForm("heads_kv", k.shape[0]),
             IndexForm("sequence", q.shape[1], ends_of(q_lens)[:-1]),
