@@ -55,10 +55,10 @@ class Plan:
         return f"<plan of {bundle.model} for {where}{time}>"
 
     def __str__(self) -> str:
-        from einc.report.summary import group_alike, summarize_plan
+        from einc.report.summary import summarize_plan
 
         document = self.explain()
-        return "\n".join(summarize_plan(document, group_alike(document["ops"])))
+        return "\n".join(summarize_plan(document))
 
     @property
     def cost(self) -> int:

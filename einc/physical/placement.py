@@ -34,11 +34,13 @@ def place_functions(
     sites: int,
     busy: Sequence[int] | None = None,
     widths: Mapping[Pair, float] | None = None,
+    *,
+    in_nodes: bool = False,
 ) -> tuple[int, ...]:
     """A site of its own for each of `functions` function specifications (at most `sites`).
 
     `busy` has for every site the bytes that could be moved there until it has done its earlier work; `widths` has the
-    GB/s between pairs of sites.
+    GB/s between pairs of sites. `in_nodes` says that sites are numbered node by node (`prefer_sites`).
     """
     if busy is None or functions == sites:
         busy = (0,) * sites
@@ -49,7 +51,7 @@ def place_functions(
         return _gather_free_sites(functions, busy, widths or {})
     cost = count_moved_bytes(inflows, functions, sites)
     cost += busy
-    return assign_sites(cost)
+    return assign_sites(cost, prefer_sites(cost) if in_nodes else None)
 
 
 def place_among(inflows: Sequence[Inflow], functions: int, sites: int, among: Sequence[int]) -> tuple[int, ...]:
@@ -132,8 +134,11 @@ def _select_inside(cells: Cells, start: int, end: int) -> Cells:
     return cells[first:last] - start
 
 
-def assign_sites(cost: Matrix) -> tuple[int, ...]:
-    """For every row a column of its own, so that the sum of the chosen costs is least; there are enough columns."""
+def assign_sites(cost: Matrix, preferred: Cells | None = None) -> tuple[int, ...]:
+    """For every row a column of its own, so that the sum of the chosen costs is least; there are enough columns.
+
+    Of equal sums, one is chosen with most rows at their `preferred` columns, by default those of their own numbers.
+    """
     import numpy as np
 
     rows, columns = cost.shape
@@ -144,7 +149,29 @@ def assign_sites(cost: Matrix) -> tuple[int, ...]:
 
     if float(cost.max()) * (rows + 1) * max(rows, columns) < EXACT:
         cost = cost * (rows + 1)
-        cost[identity, identity] -= 1
+        cost[identity, identity if preferred is None else preferred] -= 1
         cost += 1
     _, chosen, _ = lapjv(cost, extend_cost=rows != columns)
     return tuple(int(column) for column in chosen)
+
+
+def prefer_sites(cost: Matrix) -> Cells:
+    """For every row the column that it should have: of those of least cost, the n-th for the n-th of some equal rows.
+    Where the numbers of all these rows are among them, or more rows are equal than have room, it is the row's own
+    number.
+
+    Equal rows are function specifications that read the same block, of which there are replicas, and that differ in
+    another index. With the n-th replica for the n-th of them, all with one part of that index lie in one node if the
+    replicas lie in different ones. What is gathered over the first index then crosses no link between nodes.
+    """
+    import numpy as np
+
+    preferred = np.arange(len(cost))
+    equal_rows: dict[bytes, list[int]] = {}
+    for row, costs in enumerate(cost):
+        equal_rows.setdefault(costs.tobytes(), []).append(row)
+    for rows in equal_rows.values():
+        least = np.flatnonzero(cost[rows[0]] == cost[rows[0]].min())
+        if len(rows) <= len(least) and not np.isin(rows, least).all():
+            preferred[rows] = least[: len(rows)]
+    return preferred

@@ -17,7 +17,7 @@ from einc.exchange.language.closure import Firing, order_firings
 from einc.exchange.language.printer import print_program
 from einc.exchange.language.program import Program, list_targets
 from einc.exchange.naive import build_naive_body
-from einc.exchange.network import Routing
+from einc.exchange.network import Network, Routing
 from einc.exchange.simulation.simulator import simulate
 from einc.machines.model import BYTES_PER_MS, MS_PER_US, Machine
 from einc.physical.atoms import Inflow
@@ -88,6 +88,8 @@ class NaiveScheduler:
         self._known_schedules: dict[Hashable, ScheduledExchange] = {}
         self._kept_atoms = 0
         self._widths = machine.widths
+        levels = Network(machine, tuple(range(sites))).levels
+        self._in_nodes = any(1 < len(cluster) < sites for level in levels for cluster in level)
         # Between the two sites that are closest to each other.
         self._bytes_per_ms = max(self._widths.values(), default=1.0) * BYTES_PER_MS
 
@@ -99,7 +101,7 @@ class NaiveScheduler:
         key = names, functions, busy, tuple([inflow.describe() for inflow in inflows])
         known = self._known_schedules.get(key)
         if known is None:
-            known = self.bring(node, inflows, place_functions(inflows, functions, self._sites, busy, self._widths))
+            known = self.bring(node, inflows, self._choose_sites(inflows, functions, busy))
             self._kept_atoms += 1 if known.preamble is None else len(known.preamble.atoms)
             if self._kept_atoms > MAX_KEPT_ATOMS:
                 self._known_schedules.clear()
@@ -123,7 +125,10 @@ class NaiveScheduler:
     def place(
         self, inflows: Sequence[Inflow], functions: int, busy_ms: Sequence[float] | None = None
     ) -> tuple[int, ...]:
-        return place_functions(inflows, functions, self._sites, self._convert(inflows, busy_ms), self._widths)
+        return self._choose_sites(inflows, functions, self._convert(inflows, busy_ms))
+
+    def _choose_sites(self, inflows: Sequence[Inflow], functions: int, busy: Sequence[int] | None) -> tuple[int, ...]:
+        return place_functions(inflows, functions, self._sites, busy, self._widths, in_nodes=self._in_nodes)
 
     def _convert(self, inflows: Sequence[Inflow], busy_ms: Sequence[float] | None) -> tuple[int, ...] | None:
         """Times for which sites are busy as the bytes that could be moved until then."""

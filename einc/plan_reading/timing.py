@@ -10,10 +10,11 @@ from typing import Literal, get_args
 from einc.errors import MachineError
 from einc.machines.model import BYTES_PER_MS, MS_PER_US, Machine, Site
 from einc.predict.breakdown import TimeBreakdown, break_down, find_critical_chain
+from einc.predict.cores import RunTasks, list_run_tasks
 from einc.predict.costs import TaskCost, TaskKind
 from einc.predict.ranges import Range, find_range, find_task_error
 from einc.predict.repeated import predict_whole
-from einc.predict.timeline import PlanTimeline, TooLarge, predict
+from einc.predict.timeline import PlanTimeline, TimedRun, TooLarge, time_tasks
 from einc_runtime.plan.repetition import weigh_tasks
 from einc_runtime.plan.schema import AnyTask, Bundle, FenceTask, KernelTask, TransferTask
 
@@ -37,17 +38,17 @@ class Timing:
     of the plan's tasks may be off, are None where nothing was fitted to the GPUs.
 
     Of a plan that says a layer once, `predicted_ms`, `breakdown` and `range_ms` are those of the whole, in which each
-    copy of the layer adds `period_ms`; all else is that of the tasks that it says. `costs` are those of the tasks that
-    run, and `weights` say how many of the whole plan each of them stands for.
+    copy of the layer adds `period_ms`; all else is that of the tasks that it says. `run` has the tasks that run, and
+    `weights` say how many of the whole plan each of them stands for.
     """
 
+    run: RunTasks
     predicted_ms: float | None
     times: PlanTimeline | None
     critical: tuple[int, ...]
     breakdown: TimeBreakdown[Label] | None
     range_ms: Range | None = None
     errors: tuple[float, ...] | None = None
-    costs: Sequence[TaskCost] = ()
     weights: Sequence[int] = ()
     period_ms: float = 0.0
 
@@ -65,12 +66,12 @@ def time_plan(bundle: Bundle, machine: Machine) -> Timing:
         raise MachineError(
             f"the plan is for {len(bundle.devices)} sites, and the machine in it has {len(machine.sites)}"
         )
+    tasks = list_run_tasks(bundle, machine)
     try:
-        timed = predict(bundle, machine, MAX_EFFORT)
+        times = time_tasks(tasks.costs, machine, MAX_EFFORT)
     except TooLarge:
         known = bundle.predicted_ms if machine == read_plan_machine(bundle) else None
-        return Timing(known, None, (), None)
-    tasks, times = timed.run, timed.timeline
+        return Timing(tasks, known, None, (), None)
     label = make_labeller(bundle)
     served = [label(bundle.tasks[origin]) for origin in tasks.origins]
     folded = times if machine.cores is None else fold_times(tasks.origins, times, bundle)
@@ -78,14 +79,14 @@ def time_plan(bundle: Bundle, machine: Machine) -> Timing:
     weights_of_said = weigh_tasks(bundle, bundle.repetition)
     weights = [weights_of_said[origin] for origin in tasks.origins]
     parts = break_down(tasks.costs, served, times, machine, weights)
-    predicted_ms = predict_whole(bundle, timed)
+    predicted_ms = predict_whole(bundle, TimedRun(tasks, times))
     copies = 0 if bundle.repetition is None else len(bundle.repetition.copies)
     span = find_range(tasks.costs, times, machine)
     if span is not None and copies:
         span = (span[0] * predicted_ms / times.predicted_ms, span[1] * predicted_ms / times.predicted_ms)
     errors = None if span is None else tuple(find_task_error(cost, machine)[1] for cost in tasks.costs)
     period_ms = (predicted_ms - times.predicted_ms) / max(1, copies)
-    return Timing(predicted_ms, folded, chain, parts, span, errors, tasks.costs, weights, period_ms)
+    return Timing(tasks, predicted_ms, folded, chain, parts, span, errors, weights, period_ms)
 
 
 def fold_times(origins: Sequence[int], times: PlanTimeline, bundle: Bundle) -> PlanTimeline:
@@ -135,7 +136,7 @@ def find_limit(timing: Timing, machine: Machine) -> tuple[Limit, float] | tuple[
         return None, None
     spent: dict[Limit, float] = dict.fromkeys(get_args(Limit), 0.0)
     for position in timing.critical:
-        cost = timing.costs[position]
+        cost = timing.run.costs[position]
         if cost.kind is not TaskKind.FENCE:
             taken_ms = timing.times.ends[position] - timing.times.starts[position]
             spent[_find_task_limit(cost, taken_ms, machine)] += taken_ms * timing.weights[position]
@@ -161,7 +162,7 @@ def find_peak_parts(timing: Timing, machine: Machine) -> tuple[float, float]:
     available = (timing.predicted_ms or 0.0) * len(machine.sites)
     if not available:
         return 0.0, 0.0
-    every = list(zip(timing.costs, timing.weights, strict=True))
+    every = list(zip(timing.run.costs, timing.weights, strict=True))
     kernels = [(cost, weight) for cost, weight in every if cost.kind is TaskKind.KERNEL]
     in_memory = [(cost, weight) for cost, weight in every if cost.kind in (TaskKind.KERNEL, TaskKind.COMBINE)]
     computing = math.fsum(weight * _count_peak_ms(cost, machine.sites[cost.site]) for cost, weight in kernels)

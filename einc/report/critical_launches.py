@@ -8,7 +8,6 @@ from typing import Any
 
 from einc.machines.model import BYTES_PER_MS, MS_PER_US, Machine
 from einc.plan_reading.timing import Timing
-from einc.predict.cores import list_run_tasks
 from einc.predict.costs import TaskCost, TaskKind, compute_occupied_ms, count_cached
 from einc.report.launches import name_task
 from einc.report.tables import align_columns
@@ -45,7 +44,7 @@ def describe_critical_launches(bundle: Bundle, machine: Machine, timing: Timing)
     """
     if not machine.joins_launches or timing.times is None:
         return None
-    run, times = list_run_tasks(bundle, machine), timing.times
+    run, times = timing.run, timing.times
     members = {launch.tasks[0]: launch.tasks for launch in run.launches}
     gathered = {gather for peer_sum in run.peer_sums for gather in peer_sum.gathers}
     rows: list[Document] = []

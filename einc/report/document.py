@@ -19,6 +19,7 @@ from einc.plan_report import PlanReport, explain_unknown, read_report
 from einc.predict.ranges import name_rates
 from einc.report.choices import describe_choices
 from einc.report.division import describe_division
+from einc.report.faster_cut import find_faster_cut
 from einc.report.known_steps import describe_parallelism
 from einc.report.launches import describe_launches
 from einc.report.other_cuts import OtherCuts, describe_intervals
@@ -105,10 +106,13 @@ def explain(
         else _find_least(full_plan, timer.machine, timing),
         "predicted_range_ms": None if timing.range_ms is None else list(timing.range_ms),
         "rates": name_rates(timer.machine),
+        "faster_cut": None
+        if full_plan is None or only is not None or cuts is None
+        else find_faster_cut(bundle, full_plan, timer.machine, operations),
         "references": describe_references(bundle, full_plan, timer.machine),
         "time": describe_time(timing),
         "limit": describe_limit(timer.machine, timing),
-        "launches": describe_launches(told, machine, layers),
+        "launches": describe_launches(told, timer.machine, timing.run, layers),
         "baselines": describe_baselines(report),
         "contenders": describe_contenders(report, machine),
         "memory_points": describe_memory_points(report, machine),

@@ -6,9 +6,8 @@ import re
 from typing import Any
 
 from einc.machines.model import Machine
-from einc.predict.cores import list_run_tasks
+from einc.predict.cores import RunTasks
 from einc.report.told_layers import ToldLayers
-from einc_runtime.plan.early_reads import find_early_reads
 from einc_runtime.plan.regions import reads_of, writes_of
 from einc_runtime.plan.repetition import weigh_tasks
 from einc_runtime.plan.schema import AggregateTask, Bundle, FenceTask, KernelTask, TransferTask
@@ -20,13 +19,12 @@ MAX_KINDS_OF_LAUNCHES = 8
 """Kinds of launches that the overview names: those of a layer, and of what is before and after all layers."""
 
 
-def describe_launches(bundle: Bundle, machine: Machine, layers: ToldLayers) -> Document | None:
+def describe_launches(bundle: Bundle, machine: Machine, run: RunTasks, layers: ToldLayers) -> Document | None:
     """Those of the site that has most; None where sites are no GPUs. `transfers` are those that the site sends, `joint`
     the launches of several tasks, by the names of what these compute, and `peer_sums` what is added out of the memory
     of all GPUs, without transfers, and `gathered` what the same launches write into it."""
     if not machine.joins_launches:
         return None
-    run = list_run_tasks(bundle, machine)
 
     def name_copies(number: int, times: int) -> list[str]:
         """What a task computes, and what its copies do."""
@@ -49,7 +47,6 @@ def describe_launches(bundle: Bundle, machine: Machine, layers: ToldLayers) -> D
         named = [name_copies(number, times) for number in launch.tasks]
         joint[site] += [{"kind": launch.kind, "ops": list(names)} for names in zip(*named, strict=True)]
     most = max(range(len(counts)), key=counts.__getitem__)
-    early = find_early_reads(bundle, bundle.tasks)
     gathers = {region.buffer: (gather, bundle.tensors[bundle.buffers[region.buffer].tensor].name)
                for peer_sum in run.peer_sums for gather in peer_sum.gathers if bundle.tasks[gather].site == most
                for region in reads_of(bundle.tasks[gather])}  # fmt: skip
@@ -74,9 +71,9 @@ def describe_launches(bundle: Bundle, machine: Machine, layers: ToldLayers) -> D
         ],
         "early": [
             name
-            for read in early
-            if bundle.tasks[read.task].site == most
-            for name in name_copies(read.task, weights[read.task])
+            for number, cost in enumerate(run.costs)
+            if cost.early is not None and cost.site == most
+            for name in name_copies(number, weights[number])
         ],
     }
 

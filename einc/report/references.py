@@ -14,7 +14,7 @@ from einc_runtime.plan.schema import Bundle
 
 Document = dict[str, Any]
 
-MAX_REFERENCE_TASKS = 20_000
+MAX_REFERENCE_TASKS = 10_000
 """For larger plans, no plan with naive exchanges is built."""
 
 

@@ -6,7 +6,6 @@ import json
 from collections.abc import Sequence
 from typing import Any
 
-from einc.logical.pins import REPLICAS
 from einc.options import FASTEST
 from einc.report.selection import find_fastest_too_large
 from einc.report.tables import describe_trust, format_ms
@@ -15,15 +14,12 @@ from einc_runtime.text import format_count, format_memory
 Document = dict[str, Any]
 
 
-def summarize_plan(document: Document, groups: Sequence[Sequence[Document]]) -> list[str]:
-    """Time, limit and advice, a line each; one line for a plan that was not timed.
-
-    `groups` are the operators that differ in their names only.
-    """
+def summarize_plan(document: Document) -> list[str]:
+    """Time, limit and advice, a line each; one line for a plan that was not timed."""
     heading = f"{document['model']} on {format_count(document['devices'], 'site')} of {document['machine']}"
     if document["time"] is None or not document["predicted_ms"]:
         return [heading]
-    return [f"{heading}: {_describe_time(document)}", _describe_limit(document), _suggest(document, groups)]
+    return [f"{heading}: {_describe_time(document)}", _describe_limit(document), _suggest(document)]
 
 
 def _describe_time(document: Document) -> str:
@@ -46,26 +42,16 @@ def _describe_limit(document: Document) -> str:
     return "; ".join([*parts, f"{format_memory(max(document['memory_bytes']))} per site"])
 
 
-WORTH_TRYING = 0.002
-"""The least part of a plan's time for which another cut is suggested: times are known to some percent."""
-
-
-def _find_saved_ms(group: Sequence[Document]) -> float:
-    """What equal operators may save by their next fastest cut; negative where they would take longer, and nothing where
-    a person has pinned them."""
-    next_cut = group[0]["next_fastest"] if group and group[0]["pin"] is None else None
-    return -next_cut["more_ms"] * len(group) if next_cut else 0.0
-
-
-def _suggest(document: Document, groups: Sequence[Sequence[Document]]) -> str:
+def _suggest(document: Document) -> str:
     """What to change first: a cut or a plan that is known to be better, else what costs most."""
     if document["selector"] != FASTEST:
         return "to try: --selector fastest, which looks for the least predicted time"
-    group = max(groups, key=_find_saved_ms, default=())
-    saved = _find_saved_ms(group)
-    if saved > WORTH_TRYING * (document["predicted_ms"] or 0.0):
-        repeats = f", and so for {len(group) - 1} like it," if len(group) > 1 else ""
-        return f"to try: {_write_pin(group[0])}{repeats} may save about {format_ms(saved)}"
+    faster = document["faster_cut"]
+    if faster is not None:
+        first, *more = faster["ops"]
+        repeats = f", and so for {len(more)} like it" if more else ""
+        took = format_ms(faster["predicted_ms"])
+        return f"to try: --pin '{first}={faster['cut']}'{repeats}: this plan would take {took} or less"
     larger = find_fastest_too_large(document)
     if larger is not None:
         memory = format_memory(larger["memory_bytes"])
@@ -79,16 +65,6 @@ def _suggest(document: Document, groups: Sequence[Sequence[Document]]) -> str:
     if critical["transfer_ms"] + critical["combine_ms"] > critical["compute_ms"]:
         return "to try: more memory per site, or fewer sites (--devices), so that less has to move"
     return "to try: more sites (--devices) or a faster machine (--compare): kernels take most of the time"
-
-
-def _write_pin(operation: Document) -> str:
-    """The option that gives an operator its next fastest cut: `--pin 'hidden=tokens/2,replicas/4'`."""
-    next_cut = operation["next_fastest"]
-    parts = [f"{name}/{len(parts)}" for name, parts in next_cut["intervals"].items() if len(parts) > 1]
-    replicas = next_cut.get("replicas", 1)
-    if replicas > 1:
-        parts.append(f"{REPLICAS}/{replicas}")
-    return f"--pin '{operation['name']}={','.join(parts) or 'whole'}'"
 
 
 def group_alike(operations: Sequence[Document]) -> list[list[Document]]:

@@ -68,7 +68,7 @@ def format_overview(document: Document, strong: Emphasis = str, *, paper: bool =
     """
     paper = paper or document["selector"] != FASTEST
     groups = group_alike(document["ops"])
-    head, *advice = summarize_plan(document, groups)
+    head, *advice = summarize_plan(document)
     lines = [strong(head), *summarize_division(document["division"]), *advice, "", *_format_totals(document, paper), ""]
     lines += format_division(document["division"])
     lines += [*format_contenders(document, strong, paper=paper), *format_memory_points(document, strong)]

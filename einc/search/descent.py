@@ -54,7 +54,7 @@ def descend(
     ranked = sorted(dict.fromkeys(starts), key=lambda evaluated: evaluated.rank)  # several names may stand for one plan
     best = ranked[0]
     for start in ranked[:MAX_IMPROVED_PLANS]:
-        improved = _descend(evaluator, start, list_promising, report if start is ranked[0] else _ignore)
+        improved = _descend(evaluator, start, list_promising, report if start is ranked[0] else ignore_better)
         if improved.rank < best.rank:
             best = improved
             report(best.predicted_ms)
@@ -131,7 +131,7 @@ def try_overlapped_plans(
     return tried
 
 
-def _ignore(best_ms: float) -> None:
+def ignore_better(best_ms: float) -> None:
     """Ignores a plan that may not be the best."""
 
 

@@ -12,6 +12,7 @@ from einc.physical.build import build, build_fast
 from einc.physical.program import DeviceProgram
 from einc.plan_report import Contender, MemoryPoint
 from einc.search.completion import MAX_COMPLETED, Completer
+from einc.search.initial_plans import KNOWN
 from einc.search.memory import find_frontier
 from einc.search.passes import Search, SearchState, rank_by_promise
 from einc.search.result import SelectedPlan
@@ -73,7 +74,8 @@ def _list_close(search: Search, state: SearchState, times: Mapping[str, float]) 
     several = problem.folded is not None and is_small and not search.budget.limited
     distinct = {state.contenders[name]: name for name in reversed(ranked)}
     close = [name for name in ranked if times[name] <= CLOSE * times[ranked[0]] and name in distinct.values()]
-    return close[: MAX_COMPLETED if several else 1]
+    few = close[:MAX_COMPLETED]
+    return [name for name in close if name in few or name in KNOWN] if several else close[:1]
 
 
 def _describe(

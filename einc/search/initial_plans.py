@@ -7,6 +7,7 @@ from dataclasses import dataclass
 
 from einc.logical.minsum import minimize
 from einc.logical.plan import LogicalPlan
+from einc.options import BASELINES
 from einc.search.baselines import build_baselines
 from einc.search.branches import make_parallel_branch_tables
 from einc.search.neighbours import sum_times
@@ -21,6 +22,8 @@ PAPER = "paper"
 favour independent parts on different sites, that for naive exchanges where idle sites stay idle (`LogicalPlan.spread`),
 and that of the paper's cost. Baselines have their own names."""
 
+KNOWN = frozenset(name for variants in BASELINES.values() for name in variants)
+"""The names of well-known plans."""
 
 MAX_TABLE_TIME_RATIO, MAX_NAIVE_TIME_RATIO, MAX_EVEN_TIME_RATIO = 3.0, 1.5, 1.2
 """A plan is not built if the tables say that it takes so many times the least; on many sites, where it takes long, also

@@ -9,10 +9,12 @@ Every plan has these properties:
    is combined after an arrival. So along a path of operators, the first function specification of each ends no earlier
    than that of the one before, plus what must arrive, plus the shortest of its own kernels.
 
-Both hold for the same plan, hence also every weighted mean of the two. For a weight, the least mean over the cuts of
-all operators together is a sum over operators and over neighbours on the path, and so a shortest path through the
-candidates finds it. The bound is the greatest of these minima. The longest paths are looked at, by
-the operators' least times.
+Both hold for the same plan, and the second for every path, hence also every weighted mean. Several paths with equal
+weights lead through operators beside each other, so that none of these is taken to run on a few sites, where its
+kernels together take least. The work of an operator is shared by the paths that lead through it. Then the mean is a sum
+over paths. The least of each, over the cuts of its operators, is a shortest path through their candidates, and the sum
+of these is no more than the least mean over all cuts together. The bound is the greatest of such sums. The paths are
+the longest one, by the operators' least times, and then those with most that is on no path before.
 
 A kernel of an operator that several sites compute counts for all of them. Candidates that cannot be part of a plan
 faster than a known one are left out: the bound is then the least of both, as a plan with one of them takes longer.
@@ -21,7 +23,8 @@ faster than a known one are left out: the bound is then the least of both, as a 
 from __future__ import annotations
 
 import itertools
-from collections.abc import Callable, Sequence
+from collections import Counter
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -41,11 +44,14 @@ from einc.search.tables import list_shapes
 Ints = np.ndarray[Any, np.dtype[np.int64]]
 Floats = np.ndarray[Any, np.dtype[np.float64]]
 
-WEIGHTS = (0.0, 0.1, 0.2, 0.35, 0.5, 0.7, 1.0)
-"""Weights of the path: 0 asks for the work alone, 1 for the path alone. Between them, the bound changes little."""
+WEIGHTS = (0.05, 0.1, 0.2, 0.35, 0.5, 0.7, 1.0)
+"""Weights of all paths together: 1 leaves the work out. Between them, the bound changes little."""
 
 MAX_PATHS = 8
-"""Paths that are looked at: blocks of models have about as many."""
+"""Paths that are looked at: those of blocks of models are fewer."""
+
+COVERED = 1e-6
+"""What an operator counts for a path that an earlier path leads through, too: it only decides between equal paths."""
 
 MAX_BOUNDED_SITES = 128
 """On more sites there is no bound: kernels of all candidates would take long to time."""
@@ -71,7 +77,8 @@ class _TimedOffer:
 class _Path:
     """Nodes that read each other in turn, each with the ports by which it reads the one before it.
 
-    Steps `first` to `first + length * (count - 1)` lead between equal operators as those `length` steps later do.
+    Steps `first` to `first + length * (count - 1)` lead between equal operators, which equal paths lead through, as
+    those `length` steps later do.
     """
 
     nodes: tuple[int, ...]
@@ -83,6 +90,16 @@ class _Path:
     @property
     def end(self) -> int:
         return self.first + self.length * self.count
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class _Mean:
+    """A weighted mean of the work and of some paths, `weight` for all of these together: their numbers, and of every
+    node how many of them lead through it."""
+
+    weight: float
+    paths: tuple[int, ...]
+    crossing: tuple[int, ...]
 
 
 def bound_plans(graph: Graph, machine: Machine, sites: int, known_ms: float) -> float | None:
@@ -117,10 +134,15 @@ class _Bound:
 
     def find(self) -> float:
         every = [self._offer(node) for node in self._graph.nodes]
-        paths = [self._describe(path, every) for path in self._find_paths(every)]
-        slowest = max(float(offer.longest.min()) for offer in every)
-        bounds = [self._weigh(weight, path, every) for path in paths for weight in WEIGHTS]
-        return min(self._known_ms, max(slowest, *bounds))
+        least = max(float(np.sum([offer.work.min() for offer in every])), *(float(o.longest.min()) for o in every))
+        path_nodes = self._find_paths(every)
+        means = self._list_means(path_nodes)
+        kept = self._keep(means, every)
+        if kept is None or least >= self._known_ms:
+            return self._known_ms  # any other plan is known to take no less
+        paths = [self._describe(path, path_nodes, every) for path in path_nodes]
+        compared: dict[object, Floats] = {}
+        return min(self._known_ms, max(least, *(self._weigh(mean, paths, every, kept, compared) for mean in means)))
 
     def bound_kernels(self, rounds: float) -> float:
         """All kernels, shared evenly, or those of a path, one after the other."""
@@ -128,40 +150,93 @@ class _Bound:
         on_path = (sum(float(every[n].shortest.min()) for n in path) for path in self._find_paths(every))
         return max(rounds * sum(float(offer.work.min()) for offer in every), *on_path)
 
-    def _describe(self, nodes: tuple[int, ...], every: Sequence[_TimedOffer]) -> _Path:
+    def _list_means(self, path_nodes: Sequence[tuple[int, ...]]) -> list[_Mean]:
+        """Of each path alone, and of the first ones together."""
+        means = []
+        for group in (
+            *((k,) for k in range(len(path_nodes))),
+            *(tuple(range(n)) for n in range(2, len(path_nodes) + 1)),
+        ):
+            counts = Counter(n for k in group for n in path_nodes[k])
+            crossing = tuple(counts[n] for n in range(len(self._graph.nodes)))
+            means += [_Mean(weight, group, crossing) for weight in WEIGHTS]
+        return means
+
+    def _keep(self, means: Sequence[_Mean], every: Sequence[_TimedOffer]) -> dict[int, Ints] | None:
+        """The candidates of each offer that a plan may have which is faster than the known one; None if there are none.
+
+        Without what has to arrive, all operators with the candidates that make a mean least, and one with another.
+        """
+        offers = {id(offer): offer for offer in every}
+        slack = {key: np.full(len(offer.work), np.inf) for key, offer in offers.items()}
+        for mean in means:
+            share = mean.weight / len(mean.paths)
+            kinds = Counter((id(offer), crossing) for offer, crossing in zip(every, mean.crossing, strict=True))
+            costs = {
+                (key, crossing): (1 - mean.weight) * offers[key].work + share * crossing * offers[key].shortest
+                for key, crossing in kinds
+            }
+            left = self._known_ms - sum(count * float(costs[some].min()) for some, count in kinds.items())
+            if left < 0:
+                return None
+            spare = {key: np.full(len(offer.work), -np.inf) for key, offer in offers.items()}
+            for (key, _), cost in costs.items():
+                np.maximum(spare[key], left - (cost - cost.min()), out=spare[key])
+            for key, some in spare.items():
+                np.minimum(slack[key], some, out=slack[key])
+        kept = {key: np.flatnonzero(some >= 0) for key, some in slack.items()}
+        return kept if all(len(some) for some in kept.values()) else None
+
+    def _describe(
+        self, nodes: tuple[int, ...], path_nodes: Sequence[tuple[int, ...]], every: Sequence[_TimedOffer]
+    ) -> _Path:
         """The path with the equal layers that it leads through, which `_weigh` need not look at one by one."""
         ports = ((), *(self._list_ports(before, n) for before, n in itertools.pairwise(nodes)))
+        members = [frozenset(path) for path in path_nodes]
+        kinds = [(id(every[n]), *(n in path for path in members)) for n in nodes]
         numbers: dict[object, int] = {}
-        keys = [
-            (id(every[a]), id(every[b]), read)
-            for (a, b), read in zip(itertools.pairwise(nodes), ports[1:], strict=True)
-        ]
+        keys = [(*pair, read) for pair, read in zip(itertools.pairwise(kinds), ports[1:], strict=True)]
         first, length, count = find_longest_repetition([numbers.setdefault(key, len(numbers)) for key in keys])
         return _Path(nodes, ports, first + 1, length, count)
 
-    def _weigh(self, weight: float, path: _Path, every: Sequence[_TimedOffer]) -> float:
-        """The least mean of the path, with this weight, and of the work of all operators."""
-        on_path = set(path.nodes)
-        off_path_ms = (1 - weight) * sum(float(offer.work.min()) for n, offer in enumerate(every) if n not in on_path)
-        offers = {id(every[n]): every[n] for n in path.nodes}
-        costs = {key: (1 - weight) * offer.work + weight * offer.shortest for key, offer in offers.items()}
-        least = {key: float(cost.min()) for key, cost in costs.items()}
-        slack = self._known_ms - off_path_ms - sum(least[id(every[n])] for n in path.nodes)
-        if slack < 0:
-            return self._known_ms  # any plan whose mean is less is known to take no less
-        kept = {key: np.flatnonzero(cost - least[key] <= slack) for key, cost in costs.items()}
-        compared: dict[object, Floats] = {}
+    def _weigh(
+        self,
+        mean: _Mean,
+        paths: Sequence[_Path],
+        every: Sequence[_TimedOffer],
+        kept: Mapping[int, Ints],
+        compared: dict[object, Floats],
+    ) -> float:
+        """No more than the least mean of all plans with the candidates that are kept; `compared` has what arrives
+        between neighbours."""
+        share = mean.weight / len(mean.paths)
+        offers = {id(offer): offer for offer in every}
+        total = sum(
+            (1 - mean.weight) * float(offer.work[kept[id(offer)]].min())
+            for offer, crossing in zip(every, mean.crossing, strict=True)
+            if not crossing
+        )
+        costs: dict[tuple[int, int], Floats] = {}
 
-        def step(times: Floats, i: int) -> Floats:
-            before, key, ports = id(every[path.nodes[i - 1]]), id(every[path.nodes[i]]), path.ports[i]
-            if (before, key, ports) not in compared:
-                makers, readers = ((offers[side].candidates, kept[side]) for side in (before, key))
-                compared[before, key, ports] = weight * self._arrivals.compare(makers, readers, ports)
-            reached: Floats = (times[:, None] + compared[before, key, ports]).min(axis=0)
-            return costs[key][kept[key]] + reached
+        def cost(n: int) -> Floats:
+            key, crossing = id(every[n]), mean.crossing[n]
+            if (key, crossing) not in costs:
+                offer, some = offers[key], kept[key]
+                costs[key, crossing] = share * offer.shortest[some] + (1 - mean.weight) / crossing * offer.work[some]
+            return costs[key, crossing]
 
-        first = id(every[path.nodes[0]])
-        return off_path_ms + float(_walk(path, costs[first][kept[first]], step).min())
+        for path in (paths[k] for k in mean.paths):
+
+            def step(times: Floats, i: int, path: _Path = path) -> Floats:
+                before, reader, ports = id(every[path.nodes[i - 1]]), id(every[path.nodes[i]]), path.ports[i]
+                if (before, reader, ports) not in compared:
+                    makers, readers = ((offers[side].candidates, kept[side]) for side in (before, reader))
+                    compared[before, reader, ports] = self._arrivals.compare(makers, readers, ports)
+                reached: Floats = (times[:, None] + share * compared[before, reader, ports]).min(axis=0)
+                return cost(path.nodes[i]) + reached
+
+            total += float(_walk(path, cost(path.nodes[0]), step).min())
+        return total
 
     def _offer(self, node: Node) -> _TimedOffer:
         key = node.operator, node.name in self._joining
@@ -197,11 +272,8 @@ class _Bound:
         return min(chained), max(chained), sum(works) * candidate.replicas
 
     def _find_paths(self, every: Sequence[_TimedOffer]) -> list[tuple[int, ...]]:
-        """The longest path through every node by shortest kernels, the longest first, at most MAX_PATHS.
-
-        They follow reads that no function specification does without. Which of them has exchanges that no cut avoids is
-        not known before.
-        """
+        """The longest path by shortest kernels, and then the longest by those that no path before leads through, until
+        there are none or MAX_PATHS. They follow reads that no function specification does without."""
         weights = [float(offer.shortest.min()) for offer in every]
         nodes, position, producers = self._graph.nodes, self._graph.positions, self._graph.producers()
         sources: list[list[int]] = [
@@ -212,28 +284,18 @@ class _Bound:
             )
             for node in nodes
         ]
-        readers: list[list[int]] = [[] for _ in nodes]
-        for n, read_nodes in enumerate(sources):
-            for source in read_nodes:
-                readers[source].append(n)
-        before, after = list(weights), list(weights)
-        for n in range(len(nodes)):
-            before[n] += max((before[m] for m in sources[n]), default=0.0)
-        for n in reversed(range(len(nodes))):
-            after[n] += max((after[m] for m in readers[n]), default=0.0)
         paths: list[tuple[int, ...]] = []
-        covered: set[int] = set()
-        for n in sorted(range(len(nodes)), key=lambda n: weights[n] - before[n] - after[n]):
-            if n in covered or len(paths) == MAX_PATHS:
-                continue
-            start, end = [n], [n]
-            while sources[start[-1]]:
-                start.append(max(sources[start[-1]], key=before.__getitem__))
-            while readers[end[-1]]:
-                end.append(max(readers[end[-1]], key=after.__getitem__))
-            path = (*reversed(start), *end[1:])
-            covered.update(path)
-            paths.append(path)
+        left = {n for n, weight in enumerate(weights) if weight}
+        while left and len(paths) < MAX_PATHS:
+            reached = [0.0] * len(nodes)
+            for n, read_nodes in enumerate(sources):
+                reached[n] = weights[n] * (1.0 if n in left else COVERED)
+                reached[n] += max((reached[m] for m in read_nodes), default=0.0)
+            path = [max(range(len(nodes)), key=reached.__getitem__)]
+            while sources[path[-1]]:
+                path.append(max(sources[path[-1]], key=reached.__getitem__))
+            left.difference_update(path)
+            paths.append(tuple(reversed(path)))
         return paths
 
     def _always_reads(self, node: Node, k: int) -> bool:

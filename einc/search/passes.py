@@ -13,10 +13,10 @@ from dataclasses import dataclass, field, replace
 from einc.errors import InternalError
 from einc.physical.budget import SearchBudget
 from einc.physical.build import build
-from einc.search.completion import MANY_SITES, Completer, improve_completed, limit_completed
-from einc.search.descent import descend, improve_by_estimates, try_overlapped_plans, try_small_plans
+from einc.search.completion import MANY_SITES, WORTH_COMPLETING, Completer, improve_completed, limit_completed
+from einc.search.descent import descend, ignore_better, improve_by_estimates, try_overlapped_plans, try_small_plans
 from einc.search.evaluation import EvaluatedPlan, Evaluator
-from einc.search.initial_plans import PAPER, SIDE_BY_SIDE, add_optima, find_slow
+from einc.search.initial_plans import KNOWN, PAPER, SIDE_BY_SIDE, add_optima, find_slow
 from einc.search.memory import find_smaller, sample_prices
 from einc.search.neighbours import sum_times
 from einc.search.problem import SearchProblem
@@ -30,6 +30,11 @@ a price on memory, and what the improvement made of the best."""
 MORE_EFFORT = 7_500
 """Tasks that may be built to improve a plan further where inputs lie once and links differ: half a second's worth,
 where the search takes ten for exchanges."""
+
+KNOWN_EFFORT, MAX_KNOWN_SITES = 15_000, 32
+"""Tasks that may be built to improve the best well-known plan, too, on more than MANY_SITES and up to so many sites:
+few changes of each plan can be tried there, and it may lead further than the optima of the time tables. On more sites
+that takes seconds."""
 
 Progress = Callable[[str, float], None]
 """Called with what is being done, and the best predicted time so far in ms (0 if unknown)."""
@@ -133,6 +138,12 @@ def improve(search: Search, state: SearchState) -> SearchState:
         starts += try_overlapped_plans(evaluator, problem.tables, starts)
     descended = descend(evaluator, problem.tables, starts, reorder=built_whole, report=report)
     best = min(first, descended, key=lambda evaluated: evaluated.rank)
+    known = [evaluated for name, evaluated in state.contenders.items() if name in KNOWN]
+    if known and MANY_SITES < problem.space.sites <= MAX_KNOWN_SITES:
+        start = min(known, key=lambda evaluated: evaluated.rank)
+        with evaluator.allow(KNOWN_EFFORT):
+            descended = descend(evaluator, problem.tables, [start], reorder=built_whole, report=ignore_better)
+        best = min(best, descended, key=lambda evaluated: evaluated.rank)
     if once and built_whole and not problem.even:
         with evaluator.allow(MORE_EFFORT):
             best = improve_by_estimates(evaluator, problem.tables, [best, *starts], report)
@@ -156,15 +167,21 @@ def complete(search: Search, state: SearchState) -> SearchState:
         return state
     times: dict[str, float] = {}
     most, worth = limit_completed(problem.space.sites, even=problem.even, folded=problem.folded is not None)
+    few = problem.space.sites <= MANY_SITES
     for name in _list_worth_completing(search, state):
-        if len(times) >= most or (times and not search.budget.left):
+        if times and not search.budget.left:
             break
+        # A well-known plan that is nearly as fast is completed in any case, so that it is not faster after all.
+        is_known = few and name in KNOWN
+        if len(times) >= most and not is_known:
+            continue
         evaluated = state.contenders[name]
         if times and not completer.may_be_faster(evaluated, min(times.values())):
             continue
         if problem.folded is not None and evaluated.excess:
             continue  # a few layers of it fit, and the whole does not
-        if problem.promise(evaluated) <= worth * min(times.values(), default=math.inf):
+        limit = max(worth, WORTH_COMPLETING) if is_known else worth
+        if problem.promise(evaluated) <= limit * min(times.values(), default=math.inf):
             completed_ms = completer.complete(evaluated)
             if completed_ms is not None:
                 times[name] = completed_ms

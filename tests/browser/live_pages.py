@@ -20,8 +20,9 @@ from einc.options import CompileOptions
 from einc.report.document import explain
 from einc.report.html.page import frame_plan_page, write_machine_page, write_plan_page, write_program_page
 from tests.browser.chromium import list_messages, list_requests, open_browser, show, take_picture, wait_for_frames
-from tests.browser.plans import MODELS, plan_block, plan_layers, read_data, repeat_tasks, trace_late
+from tests.browser.plans import MODELS, plan_block, plan_layers, repeat_tasks, trace_late
 from tests.support.layered_model import compile_layers
+from tests.support.page_data import read_page_data
 
 PICTURES = Path(__file__).parents[2] / "build" / "report"
 MAX_FRAME_MS = 100
@@ -76,7 +77,7 @@ def require_silence(driver: webdriver.Chrome, page: Path) -> None:
 @pytest.mark.parametrize("width", [1440, 390])
 def test_every_picture_is_there(driver: webdriver.Chrome, block: Path, width: int, scheme: str) -> None:
     show(driver, block, width, scheme)
-    data = read_data(block.read_text(encoding="utf-8"))
+    data = read_page_data(block.read_text(encoding="utf-8"))
     take_picture(driver, PICTURES / f"block-{width}-{scheme}.png")
     sections = ["answer", "model", "timeline", "machine", "exchanges", "memory", "comparison"]
     assert [element.get_attribute("id") for element in driver.find_elements(By.TAG_NAME, "section")] == sections
@@ -294,7 +295,7 @@ def test_a_hundred_thousand_tasks_do_not_freeze_the_page(driver: webdriver.Chrom
     assert len(bundle.operations) == 484
     page = tmp_path / "large.html"
     page.write_text(repeat_tasks(text, 6), encoding="utf-8")
-    assert len(read_data(page.read_text(encoding="utf-8"))["tasks"]["start"]) > 99_000
+    assert len(read_page_data(page.read_text(encoding="utf-8"))["tasks"]["start"]) > 99_000
     show(driver, page)
     loaded = driver.execute_script("return performance.now()")
     tries = [driver.execute_async_script(STEPS) for _ in range(TRIES)]

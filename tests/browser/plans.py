@@ -3,21 +3,18 @@
 from __future__ import annotations
 
 import functools
-import json
-import re
 from pathlib import Path
 from typing import Any
 
 from einc.compiler import compile_model
 from einc.options import CompileOptions
 from einc.plan_reading.timing import read_plan_machine, time_plan
-from einc.report.html.embedding import write_script_json
+from einc.report.html.embedding import write_script_element
 from einc_runtime.execution.trace import TaskRun, format_trace, make_task_events
 from einc_runtime.plan.schema import Bundle
+from tests.support.page_data import DATA, read_page_data
 
 MODELS = Path(__file__).parents[2] / "models"
-DATA = re.compile(r'(<script type="application/json" id="data">)(.*?)(</script>)', re.S)
-
 BLOCK_MEMORY = 230 << 20
 """Bytes of a site with which a block of LLaMA has to move data."""
 
@@ -44,13 +41,6 @@ def trace_late(bundle: Bundle) -> bytes:
     return format_trace(make_task_events(bundle, runs), "measured", bundle.model).encode()
 
 
-def read_data(page: str) -> dict[str, Any]:
-    match = DATA.search(page)
-    assert match is not None
-    data: dict[str, Any] = json.loads(match[2])
-    return data
-
-
 def expand_runs(column: Any) -> Any:
     """The values of a column that is written as values with their counts."""
     if not isinstance(column, dict):
@@ -61,8 +51,7 @@ def expand_runs(column: Any) -> Any:
 
 def repeat_tasks(page: str, times: int) -> str:
     """The page with all tasks of its plan so many times, one run after the other."""
-    data, match = read_data(page), DATA.search(page)
-    assert match is not None
+    data = read_page_data(page)
     tasks = {name: expand_runs(column) for name, column in data["tasks"].items()}
     count, end, last = len(tasks["start"]), tasks["end"], sum(tasks["start"])
     for name in ("length", "kind", "site", "target", "label", "tensor", "bytes", "cause"):
@@ -71,4 +60,4 @@ def repeat_tasks(page: str, times: int) -> str:
     tasks["critical"] = [n + run * count for run in range(times) for n in tasks["critical"]]
     tasks["end"] = end * times
     data["tasks"] = tasks
-    return page[: match.start(2)] + write_script_json(data) + page[match.end(2) :]
+    return DATA.sub(lambda _: write_script_element("data", data), page)

@@ -40,9 +40,9 @@ def test_the_document_says_what_the_plan_does(plan: Path, einc: Callable[..., An
     assert list(document) == [
         "model", "machine", "devices", "sites", "selector", "schedule", "input_placement", "reproducible",
         "unrestricted_ms", "total_cost", "exact", "cut_cost", "inputs", "ops", "outputs", "weights", "memory_bytes",
-        "memory_limit", "predicted_ms", "least_ms", "predicted_range_ms", "rates", "references", "time", "limit",
-        "launches", "baselines", "contenders", "memory_points", "division", "parallelism", "step", "note", "unknown",
-        "choices",
+        "memory_limit", "predicted_ms", "least_ms", "predicted_range_ms", "rates", "faster_cut", "references", "time",
+        "limit", "launches", "baselines", "contenders", "memory_points", "division", "parallelism", "step", "note",
+        "unknown", "choices",
     ]  # fmt: skip
     assert (document["model"], document["machine"], document["devices"]) == ("ffn", "dgx-v100", 8)
     assert (document["selector"], document["schedule"]) == ("random", "naive")

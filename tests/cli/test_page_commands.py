@@ -11,7 +11,7 @@ from typing import Any
 import pytest
 
 from einc.cli.main import main
-from tests.support.page_data import restore_parts
+from tests.support.page_data import read_page_data, restore_parts
 
 MODELS = Path(__file__).parents[2] / "models"
 FFN = ("-D", "tokens=50", "-D", "d_model=24", "-D", "d_ff=100")
@@ -25,22 +25,17 @@ def plan(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return path
 
 
-def read(path: Path) -> dict[str, Any]:
-    (data,) = re.findall(r'<script type="application/json" id="data">(.*?)</script>', path.read_text(), re.S)
-    return json.loads(data)
-
-
 def test_explain_writes_a_page(plan: Path, einc: Callable[..., Any], tmp_path: Path) -> None:
     page = tmp_path / "r.html"
     done = einc("explain", plan, "--html", page)
     assert (done.code, done.out) == (0, "")
     assert f"{page.stat().st_size:,} bytes" in done.err
     shown = einc("explain", plan, "--html", page, "--json")
-    assert restore_parts(read(page)) == shown.json()
+    assert restore_parts(read_page_data(page.read_text())) == shown.json()
     assert einc("explain", plan, "--html", "-").out + "\n" == einc("explain", plan, "--format", "html").out
     assert page.read_text() == einc("explain", plan, "--format", "html").out.removesuffix("\n")
     assert einc("explain", plan, "--ideal", "--html", page).code == 0
-    assert restore_parts(read(page)) == einc("explain", plan, "--ideal", "--json").json()
+    assert restore_parts(read_page_data(page.read_text())) == einc("explain", plan, "--ideal", "--json").json()
 
 
 def test_compile_writes_the_same_page(plan: Path, einc: Callable[..., Any], tmp_path: Path) -> None:
@@ -58,7 +53,7 @@ def test_a_page_compares_plans_and_shows_a_trace(plan: Path, einc: Callable[...,
     before = trace.read_bytes()
     assert einc("explain", plan, "--html", page, "--trace", trace, "--compare", plan).code == 0
     assert trace.read_bytes() == before
-    data = read(page)
+    data = read_page_data(page.read_text())
     events = [event for event in json.loads(before)["traceEvents"] if event["ph"] == "X"]
     assert sum(start >= 0 for start in data["measured"]["start"]) == len({event["args"]["task"] for event in events})
     assert data["measured"]["end"] == pytest.approx(max(1e3 * (event["ts"] + event["dur"]) for event in events), abs=2)
@@ -107,10 +102,10 @@ def test_what_is_no_trace_is_bad_input(plan: Path, einc: Callable[..., Any], tmp
 
 def test_machines_and_programs_have_pages(einc: Callable[..., Any], tmp_path: Path) -> None:
     assert einc("machine", "show", "dgx-v100", "--html", tmp_path / "m.html").out == ""
-    assert len(read(tmp_path / "m.html")["machine"]["resources"]) == 33
+    assert len(read_page_data((tmp_path / "m.html").read_text())["machine"]["resources"]) == 33
     program, page = MODELS / "exchanges" / "cube-mesh.exprog", tmp_path / "x.html"
     done = einc("exprog", "simulate", program, "-m", "dgx-v100", "--html", page, "--json")
-    (row,) = read(page)["programs"]
+    (row,) = read_page_data(page.read_text())["programs"]
     assert row["exchange"]["program"] == done.json()["program"]
     assert row["exchange"]["completion_ms"] == done.json()["completion_ms"]
     assert row["drawn"]["completion_ms"] == pytest.approx(done.json()["completion_ms"], rel=1e-11)  # twelve digits

@@ -11,7 +11,7 @@ import pytest
 from einc.core.tensor import DType, TensorType
 from einc.physical import placement
 from einc.physical.atoms import Inflow
-from einc.physical.placement import assign_sites, count_moved_bytes, place_functions
+from einc.physical.placement import assign_sites, count_moved_bytes, place_functions, prefer_sites
 from einc.physical.residency import CompleteBlock, PartialCopy, Residency
 from einc.physical.synthesis import _assign_placement
 from einc_runtime.plan.schema import Region
@@ -144,3 +144,22 @@ def test_functions_stay_at_sites_of_their_number_and_the_others_follow_in_order(
     assert _assign_placement(groups, ((3, 5), (0, 1), (4,))) == (5, 1, 4, 3, 0)
     assert _assign_placement(groups, ((0, 3), (1, 4), (2,))) == (0, 1, 2, 3, 4)
     assert _assign_placement(groups, ((1, 4), (2, 3), (0,))) == (1, 2, 0, 4, 3)
+
+
+def test_replicas_in_other_nodes_take_other_parts_of_an_index() -> None:
+    """Of four blocks with two replicas each, on two nodes of four sites, each is read by two functions; those with one
+    part of the second index lie in one node."""
+    cost = np.ones((8, 8))
+    for function, site in itertools.product(range(8), range(8)):
+        if function // 2 == site % 4:
+            cost[function, site] = 0
+    preferred = prefer_sites(cost)
+    assert preferred.tolist() == [0, 4, 1, 5, 2, 6, 3, 7]
+    assert assign_sites(cost, preferred) == (0, 4, 1, 5, 2, 6, 3, 7)
+
+
+def test_more_equal_functions_than_sites_prefer_their_own_numbers() -> None:
+    cost = np.ones((3, 3))
+    cost[:, 1] = 0
+    assert prefer_sites(cost).tolist() == [0, 1, 2]
+    assert assign_sites(cost, prefer_sites(cost)) == (0, 1, 2)

@@ -7,7 +7,6 @@ import hashlib
 import json
 import re
 from html.parser import HTMLParser
-from typing import Any
 
 import msgspec
 import pytest
@@ -18,7 +17,7 @@ from einc.report.html.page import SCRIPTS, frame_plan_page, write_machine_page, 
 from einc_runtime.plan.codec import decode, encode
 from einc_runtime.plan.schema import Bundle
 from tests.support.layered_model import compile_layers
-from tests.support.page_data import restore_parts
+from tests.support.page_data import read_page_data, restore_parts
 
 HOSTILE = [
     "<script>alert(1)</script>",
@@ -74,10 +73,6 @@ class Reader(HTMLParser):
             self.text += data
 
 
-def read_data(page: str) -> dict[str, Any]:
-    return json.loads(Reader(page).scripts[0])
-
-
 def rename(bundle: Bundle, name: str) -> Bundle:
     """The plan with this text wherever one may have any, and still different names where these must differ."""
     names = {tensor.name: f"{name}{number}" for number, tensor in enumerate(bundle.tensors)}
@@ -105,7 +100,7 @@ def rename(bundle: Bundle, name: str) -> Bundle:
 
 
 def test_the_page_has_the_document_of_the_json_option(bundle: Bundle, page: str) -> None:
-    data = read_data(page)
+    data = read_page_data(page)
     assert restore_parts(data) == json.loads(json.dumps(explain(bundle)))
     assert len(json.dumps(data["document"])) + len(json.dumps(data["shared"])) < len(json.dumps(explain(bundle)))
     assert f"{bundle.predicted_ms:.3g} ms" in Reader(page).text
@@ -136,7 +131,7 @@ def test_hostile_names_are_text(bundle: Bundle, plain: str, name: str) -> None:
     ours, theirs = Reader(plain), Reader(compared)
     assert [tag for tag, _ in ours.elements] == [tag for tag, _ in theirs.elements]
     assert ours.scripts[1] == theirs.scripts[1]
-    data = json.loads(theirs.scripts[0])
+    data = read_page_data(compared)
     assert restore_parts(data)["model"] == name
     assert data["tensors"][0][0].startswith(name)
     assert "49" not in theirs.text.split("on 4 sites")[0]
@@ -144,8 +139,7 @@ def test_hostile_names_are_text(bundle: Bundle, plain: str, name: str) -> None:
 
 def test_a_machine_and_a_notebook_have_pages_too(bundle: Bundle, monkeypatch: pytest.MonkeyPatch) -> None:
     machine = load_machine("dgx-v100")
-    reader = Reader(write_machine_page(machine))
-    data = json.loads(reader.scripts[0])
+    data = read_page_data(write_machine_page(machine))
     assert [(r["name"], r["gbs"], len(r["pairs"])) for r in data["machine"]["resources"]] == [
         (r.name, r.gbs, len(r.pairs)) for r in machine.resources
     ]

@@ -28,12 +28,13 @@ def require_below(seed: int, most: int) -> tuple[float, float]:
     plans = [evaluator.evaluate(assignment) for assignment in list_plans(evaluator.space.problem, most)]
     built = sorted((plan for plan in plans if plan is not None), key=lambda plan: plan.predicted_ms)
     assert bound <= built[0].predicted_ms * (1 + 1e-9), seed
-    for plan in built[:5]:
-        completed = build_fast(evaluator.make_plan(plan), machine).predicted_ms
+    completed_ms = [build_fast(evaluator.make_plan(plan), machine).predicted_ms for plan in built[:5]]
+    least = min(built[0].predicted_ms, *completed_ms)
+    for completed in completed_ms:
         assert bound <= completed * (1 + 1e-9), seed
-        known = bound_plans(graph, machine, sites, completed)
+        known = bound_plans(graph, machine, sites, completed)  # leaves out more candidates, and so proves more
         assert known is not None
-        assert known == pytest.approx(min(bound, completed), rel=1e-9)
+        assert min(bound, completed) * (1 - 1e-9) <= known <= min(least, completed) * (1 + 1e-9), seed
     return bound, built[0].predicted_ms
 
 

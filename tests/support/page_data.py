@@ -2,10 +2,25 @@
 
 from __future__ import annotations
 
+import base64
+import json
+import re
+import zlib
 from collections.abc import Mapping
 from typing import Any
 
 from einc.report.html.embedding import SHARED_PART_KEY
+
+DATA = re.compile(r'<script type="([^"]*)" id="data">(.*?)</script>', re.S)
+"""The element of a page that has its data; there is one."""
+
+
+def read_page_data(page: str) -> dict[str, Any]:
+    """The data of a page, which is compressed where it is long."""
+    ((kind, text),) = DATA.findall(page)
+    plain = text if kind == "application/json" else zlib.decompress(base64.b64decode(text)).decode("ascii")
+    data: dict[str, Any] = json.loads(plain)
+    return data
 
 
 def restore_parts(value: Mapping[str, Any]) -> dict[str, Any]:

@@ -1,12 +1,14 @@
-"""JSON inside of a page: safe wherever a script may stand, and with equal parts written once.
+"""JSON inside of a page: safe wherever a script may stand, with equal parts written once, compressed where it is long.
 
 Plans repeat themselves: the layers of a model have the same cuts and the same exchange programs.
 """
 
 from __future__ import annotations
 
+import base64
 import itertools
 import json
+import zlib
 from collections.abc import Mapping
 from typing import Any
 
@@ -15,6 +17,9 @@ MIN_SHARED = 40
 
 SHARED_PART_KEY = "$"
 """The only name of an object that stands for a shared part; its value is the part's position."""
+
+MAX_PLAIN_TEXT = 1_000_000
+"""Longer texts are compressed, to about an eighth. Browsers read them since 2023, and shorter ones at any time."""
 
 _UNSAFE = {"<": "\\u003c", ">": "\\u003e", "&": "\\u0026"}
 
@@ -25,6 +30,15 @@ def write_script_json(value: object) -> str:
     for character, escape in _UNSAFE.items():
         text = text.replace(character, escape)
     return text
+
+
+def write_script_element(name: str, value: object) -> str:
+    """The element with that id whose content a script reads with `readElement`: JSON, or if it is long, zlib's
+    compressed JSON in base64."""
+    text, kind = write_script_json(value), "application/json"
+    if len(text) > MAX_PLAIN_TEXT:
+        text, kind = base64.b64encode(zlib.compress(text.encode("ascii"))).decode("ascii"), "application/zlib"
+    return f'<script type="{kind}" id="{name}">{text}</script>'
 
 
 def write_runs(columns: Mapping[str, Any] | None) -> dict[str, Any] | None:

@@ -19,7 +19,7 @@ from einc.plan_reading.timing import Timing, read_plan_machine, time_plan
 from einc.report.differences import compare_plans
 from einc.report.document import explain
 from einc.report.html.answer import describe_answer, describe_trust_apart, list_program_facts
-from einc.report.html.embedding import share_parts, write_runs, write_script_json
+from einc.report.html.embedding import share_parts, write_runs, write_script_element
 from einc.report.html.measured import describe_trace
 from einc.report.html.memory import describe_memory
 from einc.report.html.network import describe_network
@@ -211,7 +211,7 @@ def _render(title: str, data: Mapping[str, Any], **more: Any) -> str:
             policy=policy,
             script=script,
             style=style,
-            data=write_script_json(data),
+            data=write_script_element("data", data),
             **more,
         )
     )
@@ -241,7 +241,7 @@ def _read_static() -> tuple[str, str]:
     """Our scripts as one, and the styles; neither has anything that could end its element."""
     parts = "".join((FOLDER / "static" / name).read_text(encoding="utf-8") for name in SCRIPTS)
     style = (FOLDER / "static" / "page.css").read_text(encoding="utf-8")
-    return f'"use strict";\n(() => {{\n{parts}}})();\n', style
+    return f'"use strict";\n(async () => {{\n{parts}}})();\n', style
 
 
 def _hash(script: str) -> str:

@@ -6,7 +6,7 @@ from collections.abc import Iterable, Iterator
 from typing import Any
 
 from einc.errors import EincError
-from einc.exchange.language.parser import MAX_PROGRAM_TEXT, parse
+from einc.exchange.language.parser import parse
 from einc.exchange.language.program import Program
 from einc.exchange.language.resolve import resolve
 from einc.exchange.simulation.body_run import Timeline
@@ -15,8 +15,9 @@ from einc.machines.model import MS_PER_US, Machine
 
 Document = dict[str, Any]
 
-MAX_DRAWN_TRANSFERS = 20_000
-"""Transfers of all programs of a page that are drawn, the slowest programs first."""
+MAX_DRAWN_TEXT = 300_000
+"""Characters of all programs of a page that are drawn, the slowest programs first: to read and simulate them takes a
+second."""
 
 DRAWN_DIGITS = 12
 """Of milliseconds that are drawn: further digits only make pages larger."""
@@ -33,13 +34,11 @@ def describe_programs(document: Document, machine: Machine) -> list[Document]:
         key = exchange["program"], exchange["author"]
         groups.setdefault(key, {"names": [], "exchange": exchange})["names"].append(name)
     rows = sorted(groups.values(), key=lambda row: (-_sum_time(row), row["names"][0]))
-    left = MAX_DRAWN_TRANSFERS
+    left = MAX_DRAWN_TEXT
     for row in rows:
-        row["drawn"] = None
         text = row["exchange"]["program"]
-        if left > 0 and len(text) <= MAX_PROGRAM_TEXT:
-            row["drawn"] = _draw_text(text, machine, left)
-            left -= 0 if row["drawn"] is None else len(row["drawn"]["flows"])
+        left -= len(text) if (is_drawn := len(text) <= left) else 0
+        row["drawn"] = _draw_text(text, machine) if is_drawn else None
     return rows
 
 
@@ -76,11 +75,9 @@ def draw_program(program: Program, timeline: Timeline, machine: Machine) -> Docu
     }
 
 
-def _draw_text(text: str, machine: Machine, most: int) -> Document | None:
+def _draw_text(text: str, machine: Machine) -> Document | None:
     try:
         program = resolve(parse(text, "exchange program"), machine)
-        if sum(len(action.destinations) for action in program.actions) > most:
-            return None
         return draw_program(program, simulate(program, machine), machine)
     except EincError:
         return None

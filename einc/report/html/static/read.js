@@ -1,5 +1,10 @@
-// The data of the page: read once, with parts that stand there once put back in their places.
-const raw = JSON.parse(document.getElementById("data").textContent);
+// The data of the page: read once, with parts that stand there once put back in their places. What is long is compressed.
+const inflate = (text) => {
+  const bytes = Uint8Array.from(atob(text), (character) => character.charCodeAt(0));
+  return new Response(new Blob([bytes]).stream().pipeThrough(new DecompressionStream("deflate"))).text();
+};
+const readElement = async (element) => JSON.parse(element.type === "application/json" ? element.textContent : await inflate(element.textContent));
+const raw = await readElement(document.getElementById("data"));
 const isReference = (field) =>
   field !== null && typeof field === "object" && !Array.isArray(field) && Object.keys(field).length === 1 && "$" in field;
 const readField = (field) => (isReference(field) ? raw.shared[field.$] : field);
