@@ -12,6 +12,7 @@ from einc_runtime.execution.cpu.program import CpuProgram
 from einc_runtime.execution.cpu.thread_pool import RankedTaskGraph, RunTask
 from einc_runtime.execution.session import Session
 from einc_runtime.kernels.base import Kernel, Run
+from einc_runtime.plan.codec import decode
 from einc_runtime.plan.regions import reads_of, writes_of
 from einc_runtime.plan.schema import Bundle
 from tests.support.handmade_plans import random_plan, two_site_plan
@@ -40,6 +41,10 @@ def make_plan(number: int) -> Bundle:
     if number < HANDMADE:
         dtype = ("f32", "f32", "f64", "f16")[number % 4]
         return random_plan(number, 2 + number % 3, 1 + number % 4, reuse=number % 2 == 0, dtype=dtype)
+    if number == count_plans() - 1:
+        from tests.mutation.plans import make_plan as make_case
+
+        return decode(make_case("tiles"))
     from einc.compiler import compile_model
     from einc.options import CompileOptions
 
@@ -49,7 +54,7 @@ def make_plan(number: int) -> Bundle:
 
 
 def count_plans() -> int:
-    return HANDMADE + 3 * len(MODELS)
+    return HANDMADE + 3 * len(MODELS) + 1
 
 
 class SimulatedExecutor(CpuExecutor):

@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
+from functools import lru_cache
 from time import perf_counter
 from types import MappingProxyType
 from typing import TYPE_CHECKING, Any
@@ -69,6 +70,15 @@ class _BlockTable:
                 self._table[row, : len(blocks)] = blocks
                 self._written[row] = sequence, len(blocks)
         return self._table
+
+
+@lru_cache(maxsize=64)
+def _tabulate(settings: tuple[DrawSettings, ...], slots: int) -> Array:
+    """The settings of the rows of a run [slots, 4], which change when texts come and go."""
+    table = np.zeros((slots, 4), np.float32)
+    table[: len(settings)] = settings or 0
+    table.flags.writeable = False
+    return table
 
 
 class DecoderSlots:
@@ -276,9 +286,10 @@ class DecoderSlots:
             "cache_blocks": self._tables[plan.session].write(held),
         }  # fmt: skip
         if DRAW_KEYS in plan.inputs:
-            settings, keys = np.zeros((plan.slots, 4), np.float32), np.zeros((plan.slots, 2), np.int32)
-            for row, slot in enumerate(rows if draws else ()):
-                settings[row], keys[row] = draws[slot]
+            drawn = [draws[slot] for slot in rows] if draws else []
+            keys = np.zeros((plan.slots, 2), np.int32)
+            keys[: len(drawn)] = [keys_of_row for _, keys_of_row in drawn] or 0
+            settings = _tabulate(tuple(settings_of_row for settings_of_row, _ in drawn), plan.slots)
             inputs |= {DRAW_SETTINGS: settings, DRAW_KEYS: keys}
         self._bring_states(plan.session)
         results = plan.session.run({name: inputs[name] for name in plan.inputs}, outputs)
