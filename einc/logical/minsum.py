@@ -44,6 +44,9 @@ MAX_COMPARISONS = 1 << 25
 MAX_COMPARISONS_AT_ONCE = 1 << 16
 """So many comparisons are made in one go; more would leave the processor's caches."""
 
+FEW_COLUMNS = 8
+"""Joint values of neighbours for which all pairs of values are compared. They rule most pairs out."""
+
 
 def prune_values(costs: Sequence[Array], tables: Sequence[CostTable]) -> list[Array]:
     """Per variable, in ascending order, the positions of the values that an answer of `minimize` may use.
@@ -69,20 +72,25 @@ def prune_values(costs: Sequence[Array], tables: Sequence[CostTable]) -> list[Ar
             continue
         # How much the second value is better than the first, at least. Tables are bounded one by one, each by its worst
         # neighbours, which may contradict each other: the sum is below the true gain, and no value is lost wrongly.
-        gain = costs[v][kept][:, None] - costs[v][kept][None, :]
-        same = gain == 0
-        for table, axis in views[v]:
-            ports = zip(table.variables, table.classes, table.costs.shape, strict=True)
-            axes = [_list_distinct(classes[left[u]], count) for u, classes, count in ports]
-            mine = axes[axis]
-            position = np.searchsorted(mine, table.classes[axis][kept])
-            rows = np.moveaxis(table.costs[np.ix_(*axes)], axis, 0).reshape(len(mine), -1)
-            least = _find_least_differences(rows)
-            gain = gain + least[np.ix_(position, position)]
-            interchangeable = (least == 0) & (least.T == 0)  # neither is ever worse
-            same &= interchangeable[np.ix_(position, position)]
+        # A few joint values of the neighbours show of most pairs that there is no gain, and the rest is computed.
+        most = own = costs[v][kept][:, None] - costs[v][kept][None, :]
+        sides = [_list_rows(table, axis, left) for table, axis in views[v]]
+        bounds = [_bound_least_differences(rows)[np.ix_(position, position)] for rows, position in sides]
+        for bound in bounds:
+            most = most + bound
+        first, second = np.nonzero(most >= 0)
+        most, same = most[first, second], own[first, second] == 0
+        for (rows, position), bound in sorted(zip(sides, bounds, strict=True), key=lambda side: side[0][0].size):
+            least = _find_least_differences(rows, position[first], position[second])
+            most, same = most - bound[first, second] + least, same & (least == 0)
+            possible = most >= 0
+            first, second, most, same = first[possible], second[possible], most[possible], same[possible]
+        better = np.zeros(own.shape, dtype=bool)
+        better[first, second] = most > 0
+        alike = np.zeros(own.shape, dtype=bool)
+        alike[first, second] = same  # interchangeable, if it is so both ways: neither is ever worse
         earlier = np.tri(len(kept), k=-1, dtype=bool)
-        lost = ((gain > 0) | (same & earlier)).any(axis=1)
+        lost = (better | (alike & alike.T & earlier)).any(axis=1)
         if lost.any():
             left[v] = kept[~lost]
             waiting.update((u, None) for table, _ in views[v] for u in table.variables if u != v)
@@ -98,20 +106,43 @@ def _list_distinct(numbers: Array, count: int) -> Array:
     return np.flatnonzero(present)
 
 
-def _find_least_differences(rows: Array) -> Array:
-    """For every pair of rows, the least of the differences first - second over the columns, or something below it."""
+def _list_rows(table: CostTable, axis: int, left: Sequence[Array]) -> tuple[Array, Array]:
+    """The distinct rows that a table has for the values left of the variable of an axis, with a column for each joint
+    value of the others; and of each value, the position of its row."""
     import numpy as np
 
-    least: Array
+    ports = zip(table.variables, table.classes, table.costs.shape, strict=True)
+    axes = [_list_distinct(classes[left[u]], count) for u, classes, count in ports]
+    mine = axes[axis]
+    position = np.searchsorted(mine, table.classes[axis][left[table.variables[axis]]])
+    return np.moveaxis(table.costs[np.ix_(*axes)], axis, 0).reshape(len(mine), -1), position
+
+
+def _bound_least_differences(rows: Array) -> Array:
+    """For every pair of rows, what is no less than `_find_least_differences` of them: the least over a few columns."""
+    import numpy as np
+
     count, columns = rows.shape
     if count * count * columns > MAX_COMPARISONS:
-        least = rows.min(axis=1)[:, None] - rows.max(axis=1)[None, :]
-        np.fill_diagonal(least, 0)
-        return least
-    if count * count * columns <= MAX_COMPARISONS_AT_ONCE:
-        least = (rows[:, None, :] - rows[None, :, :]).min(axis=2)
-        return least
-    return np.stack([(row[None, :] - rows).min(axis=1) for row in rows])
+        every = np.arange(count)
+        return _find_least_differences(rows, np.repeat(every, count), np.tile(every, count)).reshape(count, count)
+    few = rows[:, np.unique(np.linspace(0, columns - 1, FEW_COLUMNS).astype(np.intp))]
+    least: Array = (few[:, None, :] - few[None, :, :]).min(axis=2)
+    return least
+
+
+def _find_least_differences(rows: Array, first: Array, second: Array) -> Array:
+    """For some pairs of rows, the least of the differences first - second over the columns, or something below it."""
+    import numpy as np
+
+    count, columns = rows.shape
+    if count * count * columns > MAX_COMPARISONS:
+        bounds: Array = np.where(first == second, 0, rows.min(axis=1)[first] - rows.max(axis=1)[second])
+        return bounds
+    step = max(1, MAX_COMPARISONS_AT_ONCE // columns)
+    parts = range(0, len(first), step)
+    least = [(rows[first[k : k + step]] - rows[second[k : k + step]]).min(axis=1) for k in parts]
+    return np.concatenate(least) if least else np.zeros(0, rows.dtype)
 
 
 Tables = dict[tuple[int, ...], "Array"]

@@ -91,11 +91,12 @@ class IndexOperator(DerivedOperator):
 
     def build_spec(self, intervals: Intervals) -> JoinAggSpec:
         meaning, functions = derive(self), []
-        names = self.program.list_cuts([desc.shape for desc in self.operands], self.outputs[0].dtype.value)
+        shapes = [desc.shape for desc in self.operands]
+        names = self.program.list_cuts(shapes, self.outputs[0].dtype.value)
         cuts = list(zip(names, intervals, strict=True))
         for ranges in enumerate_ranges(self.program, cuts):
             chosen = [ranges[name] for name, _ in cuts]
-            inputs = tuple(self.program.read_block(k, desc.shape, ranges) for k, desc in enumerate(self.operands))
+            inputs = self.program.read_blocks(shapes, ranges)
             outputs = tuple(
                 block_of(axes, result.shape, chosen)
                 for axes, result in zip(meaning.outputs, meaning.results, strict=True)
@@ -153,6 +154,7 @@ class IndexOperator(DerivedOperator):
         """
         ranges, pattern = self.find_ranges(function), self._pattern
         program = pattern.write(ranges) if isinstance(pattern, Lookup) else self.program
+        copies_windows = self.is_contraction
         total = sum(
             block.size * desc.dtype.itemsize for block, desc in zip(function.outputs, self.outputs, strict=True)
         )
@@ -161,7 +163,7 @@ class IndexOperator(DerivedOperator):
             for read in program.operand_reads(operand):
                 vectors = count_index_vectors({name: ranges[name] for name in program.loops_of(read)})
                 elements += vectors
-                if self.is_contraction and any(len(position.terms) > 1 for position in read.positions):
+                if copies_windows and any(len(position.terms) > 1 for position in read.positions):
                     copied += 2 * vectors
             if operand == 1 and program.is_expert_product:
                 elements = self._describe_experts(function).picks * (block.size // block.shape[0])
@@ -222,10 +224,11 @@ class IndexOperator(DerivedOperator):
     @property
     def is_contraction(self) -> bool:
         """Whether it is a product of two tensors that is summed, such as a convolution."""
+        if self.program.aggregation != "sum":
+            return False
         product, read = self.scalar.without_unread()
         return (
-            self.program.aggregation == "sum"
-            and len(read) == 2
+            len(read) == 2
             and all(isinstance(self.program.reads[number], TensorRead) for number in read)
             and product.product_factor is not None
         )

@@ -278,6 +278,20 @@ def _stack(families: Sequence[Family], sites: int) -> _Blocks:
     return _Blocks(lower, upper, volume, copies, replicas, _find_first(lower, upper))
 
 
+def find_covered(held: Sequence[Family], needed: Sequence[Family]) -> Array:
+    """Whether every site has its block of a needed family if it has that of a held one, as (held, needed)."""
+    sites = max(len(family.blocks) for family in (*held, *needed))
+    have, want = _stack(held, sites), _stack(needed, sites)
+    used = [np.array([len(family.blocks) for family in families]) for families in (held, needed)]
+    inside = np.ones((len(held), len(needed), sites), dtype=bool)
+    for d in range(have.lower.shape[2]):
+        inside &= have.lower[:, None, :, d] <= want.lower[None, :, :, d]
+        inside &= want.upper[None, :, :, d] <= have.upper[:, None, :, d]
+    inside |= np.arange(sites) >= used[1][None, :, None]  # sites that need nothing
+    covered: Array = inside.all(axis=2) & (used[1][None] <= used[0][:, None])
+    return covered
+
+
 def _find_first(lower: Array, upper: Array) -> Array:
     """For every site the first one that has the same block."""
     count, sites, rank = lower.shape
@@ -364,18 +378,16 @@ def _place_readers(overlap: Array, *arrays: Array) -> None:
 
     sites = overlap.shape[2]
     stay = np.eye(sites)
-    readers: dict[bytes, Array] = {}  # few matrices are unlike all others
-    reader_at = np.empty((len(crossed), sites), dtype=np.intp)
-    for pair, (m, a) in enumerate(crossed):
-        matrix = overlap[m, a]
-        key = matrix.tobytes()
-        if key not in readers:
-            # The assignment that keeps most bytes local. A byte counts more than the preferences of all readers for
-            # their own sites together, so that these decide between equally good assignments alone.
-            _, _, readers[key] = lapjv(np.ascontiguousarray(-(matrix.T * (sites + 1)) - stay))
-        reader_at[pair] = readers[key]
-        overlap[m, a] = matrix[:, readers[key]]
     families = tuple(crossed.T)
+    matrices = overlap[families]
+    # The assignment that keeps most bytes local. A byte counts more than the preferences of all readers for their own
+    # sites together, so that these decide between equally good assignments alone. Few matrices are unlike all others.
+    distinct, kind_of = find_kinds(matrices.reshape(len(crossed), -1))
+    readers = [
+        lapjv(np.ascontiguousarray(-(matrix.reshape(sites, sites).T * (sites + 1)) - stay))[2] for matrix in distinct
+    ]
+    reader_at = np.array(readers, dtype=np.intp)[kind_of]
+    overlap[families] = np.take_along_axis(matrices, reader_at[:, None], axis=2)
     for array in arrays:
         array[families] = np.take_along_axis(array[families], reader_at, axis=1)
 

@@ -26,7 +26,7 @@ from einc.machines.model import Machine, Site
 from einc.ops.base import Operator
 from einc.physical.homes import cut_home
 from einc.predict.costs import TaskCost, compute_occupied_ms, describe_operator
-from einc.search.exchange_times import NAIVE, SYNTHESIZED, Family, make_estimator
+from einc.search.exchange_times import NAIVE, SYNTHESIZED, Family, find_covered, make_estimator
 
 Array = np.ndarray[Any, np.dtype[Any]]
 
@@ -279,12 +279,7 @@ class _TableMaker:
         if len(ports) == 3:
             key = (*self._key(*ports), way)
             if key not in self._known.second:
-                covered = np.array(
-                    [
-                        [_covers(held_family, wanted_family) for wanted_family in families[2][0]]
-                        for held_family in families[1][0]
-                    ]
-                )
+                covered = find_covered(families[1][0], families[2][0])
                 self._known.second[key] = np.where(covered[None], 0, costs[:, None, :])
             costs = self._known.second[key]
         return _arrange(variables, classes, costs)
@@ -297,7 +292,7 @@ class _TableMaker:
         brought = self._bring(before, reader)[way]
         if before == reader:
             return CostTable(variables, (classes,), np.diagonal(brought))
-        covered = np.array([[_covers(held_family, needed_family) for needed_family in needed] for held_family in held])
+        covered = find_covered(held, needed)
         return _arrange(variables, (classes_before, classes), np.where(covered, 0, brought))
 
     def _bring(self, first: Port, reader: Port) -> Array:
@@ -372,9 +367,3 @@ def _find_homes(required: Family, itemsize: int) -> Family:
         for position, site in enumerate(sites):
             at[site] = pieces[position] if position < len(pieces) else nothing
     return Family(tuple(at))
-
-
-def _covers(held: Family, needed: Family) -> bool:
-    """Whether every site has its block of `needed` if it has that of `held`."""
-    enough = len(needed.blocks) <= len(held.blocks)
-    return enough and all(a.contains(b) for a, b in zip(held.blocks, needed.blocks, strict=False))

@@ -91,7 +91,7 @@ class IndexSplits:
         first = self.ranges[name][0]
         ranges = {**self.ranges, name: (first + start, first + stop)}
         kept = [ranges[name] for name in self.program.result]
-        reads = [self.program.read_block(operand, shape, ranges) for operand, shape in enumerate(self.shapes)]
+        reads = list(self.program.read_blocks(self.shapes, ranges))
         return reads, Block(tuple(lower for lower, _ in kept), tuple(upper for _, upper in kept))
 
 

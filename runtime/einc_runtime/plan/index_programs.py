@@ -22,6 +22,7 @@ from __future__ import annotations
 import itertools
 import math
 import re
+from collections import Counter
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import lru_cache
@@ -218,30 +219,39 @@ class IndexProgram:
         definition = find_definition(self.aggregation)
         if definition is not None and not definition.is_commutative:
             return self.result
+        extents, reads = self.extents, [read for read in self.reads if isinstance(read, TensorRead)]
+        counts = Counter(read.operand for read in reads)
         told = {
-            position.loop
-            for read in self.reads
-            if isinstance(read, TensorRead)
+            loop
+            for read in reads
+            if counts[read.operand] == 1  # an operand has one block: with several reads it is that of none of them
             for position, extent in zip(read.positions, shapes[read.operand], strict=True)
-            if position.loop is not None and self._is_told(position, extent, read.operand)
+            if (loop := position.loop) is not None
+            and position.constant >= 0
+            and position.constant + extents[loop] <= extent
         }
         return (*self.result, *(name for name in self.reduced if name in told))
 
-    def _is_told(self, position: Position, extent: int, operand: int) -> bool:
-        """An operand has one block: with several reads it is no longer that of one of them."""
-        assert position.loop is not None
-        inside = position.constant >= 0 and position.constant + self.extents[position.loop] <= extent
-        return inside and len(self.operand_reads(operand)) == 1
+    def read_span(self, operand: int, dim: int, extent: int, ranges: Ranges) -> Interval:
+        """Of dimension `dim` of an operand, whose extent is given, what `read_blocks` has."""
+        spans = [clip_span(read.positions[dim].span(ranges), extent) for read in self.operand_reads(operand)]
+        return min(lower for lower, _ in spans), max(upper for _, upper in spans)
 
-    def read_block(self, operand: int, shape: Sequence[int], ranges: Ranges) -> Block:
-        """The smallest block of an operand that has all that is read of it within these ranges."""
-        spans: list[list[Interval]] = [[] for _ in shape]
-        for read in self.operand_reads(operand):
-            for intervals, position, extent in zip(spans, read.positions, shape, strict=True):
-                intervals.append(clip_span(position.span(ranges), extent))
-        return Block(
-            tuple(min(lower for lower, _ in intervals) for intervals in spans),
-            tuple(max(upper for _, upper in intervals) for intervals in spans),
+    def read_blocks(self, shapes: Sequence[Sequence[int]], ranges: Ranges) -> tuple[Block, ...]:
+        """Of each operand the smallest block that has all that is read of it within these ranges."""
+        spans: list[list[list[Interval]]] = [[[] for _ in shape] for shape in shapes]
+        for read in self.reads:
+            if isinstance(read, TensorRead):
+                for intervals, position, extent in zip(
+                    spans[read.operand], read.positions, shapes[read.operand], strict=True
+                ):
+                    intervals.append(clip_span(position.span(ranges), extent))
+        return tuple(
+            Block(
+                tuple(min(lower for lower, _ in intervals) for intervals in of_operand),
+                tuple(max(upper for _, upper in intervals) for intervals in of_operand),
+            )
+            for of_operand in spans
         )
 
     def find_ranges(self, shapes: Sequence[Sequence[int]], inputs: Sequence[Block], output: Block) -> Ranges:
@@ -255,13 +265,16 @@ class IndexProgram:
                 for position, lower, upper in zip(read.positions, block.lower, block.upper, strict=True):
                     if position.loop in told:
                         ranges[position.loop] = (lower - position.constant, upper - position.constant)
-        within = all(0 <= lower < upper <= self.extents[name] for name, (lower, upper) in ranges.items())
-        for operand, (shape, block) in enumerate(zip(shapes, inputs, strict=True)):
-            if lookup is not None and operand == lookup.table:
-                rows = (block.lower[lookup.dim], block.upper[lookup.dim])
-                ranges |= {lookup.name: rows} if rows != (0, shape[lookup.dim]) else {}
-            if not within or self.read_block(operand, shape, ranges) != block:
-                raise PlanFault(f"an index program does not read {block} of operand {operand} for {output}")
+        extents = self.extents
+        within = all(0 <= lower < upper <= extents[name] for name, (lower, upper) in ranges.items())
+        if lookup is not None:
+            block, extent = inputs[lookup.table], shapes[lookup.table][lookup.dim]
+            rows = (block.lower[lookup.dim], block.upper[lookup.dim])
+            ranges |= {lookup.name: rows} if rows != (0, extent) else {}
+        expected = self.read_blocks(shapes, ranges) if within else ()
+        if expected != tuple(inputs):
+            operand = next((k for k, (a, b) in enumerate(zip(expected, inputs, strict=False)) if a != b), 0)
+            raise PlanFault(f"an index program does not read {inputs[operand]} of operand {operand} for {output}")
         return ranges
 
 

@@ -51,8 +51,7 @@ class ReadAxis:
 
     def interval(self, chosen: Sequence[Interval], extent: int) -> Interval:
         ranges = {**self.program.whole, **dict(zip(self.cut, chosen, strict=True))}
-        block = self.program.read_block(self.operand, self.shape, ranges)
-        return block.lower[self.dim], block.upper[self.dim]
+        return self.program.read_span(self.operand, self.dim, self.shape[self.dim], ranges)
 
 
 def index(applied: Application) -> OperatorMeaning:
