@@ -23,7 +23,7 @@ from einc.options import CompileOptions
 from einc.target import select_target
 from einc_runtime.generation.decode_plan import DRAW_KEYS, DRAW_SETTINGS, DRAWN_TOKEN, LIKELY_LOGIT, LIKELY_TOKEN
 from einc_runtime.plan.schema import HOST, Bundle
-from einc_runtime.plan.states import STATE
+from einc_runtime.plan.states import find_updates
 
 if TYPE_CHECKING:
     from einc.importers.arrays.values import Elements
@@ -204,15 +204,18 @@ def request_step(
 
 
 def make_pins(bundle: Bundle) -> tuple[Pin, ...]:
-    """Pins that cut weights and states as this plan does, so that other plans of the model share their memory.
+    """Pins that cut weights and states as this plan does, so that other plans of the model share their memory: a state
+    lies where it is written over.
 
     Operators that this plan cuts by tokens, of which others have other numbers, are left open.
     """
-    pins = []
+    pins, updated = [], find_updates(bundle.operations)
     for operation in bundle.operations:
         kinds = [bundle.tensors[number].kind for number in operation.inputs]
         cut = {index.name: len(index.intervals) for index in operation.indices if len(index.intervals) > 1}
-        if STATE in kinds or ("weight" in kinds and operation.family in _SHARING and TOKEN_DIMENSION not in cut):
+        if operation.outputs[0] in updated or (
+            "weight" in kinds and operation.family in _SHARING and TOKEN_DIMENSION not in cut
+        ):
             parts = [f"{name}/{count}" for name, count in cut.items()]
             parts += [f"replicas/{operation.replicas}"] * (operation.replicas > 1)
             pins.append(Pin(operation.name, ",".join(parts) or "whole", "the plan of a step"))

@@ -7,7 +7,7 @@ from dataclasses import replace
 
 from einc.core.tensor import TensorDesc
 from einc.errors import OperatorError, SourceSpan
-from einc.graph.graph import Graph, GraphTensor, Node, TensorKind
+from einc.graph.graph import Graph, GraphTensor, Node, TensorKind, updates_state
 from einc.ops.base import Operator
 
 
@@ -47,14 +47,21 @@ class GraphBuilder:
         return tensor.name
 
     def apply(
-        self, operator: Operator, inputs: Sequence[str], names: Iterable[str] = (), span: SourceSpan | None = None
+        self,
+        operator: Operator,
+        inputs: Sequence[str],
+        names: Iterable[str] = (),
+        span: SourceSpan | None = None,
+        *,
+        reads_state: bool = False,
     ) -> tuple[str, ...]:
         """Applies an operator to tensors by name, and returns the names of its outputs.
 
         `names` are their preferred names, in order. If one is taken or missing, a new one is made. Raises OperatorError
-        for an operator that reads a state and does not write over it, or is not the first one that does.
+        for an operator that reads a state and does not write over it, or is not the first one that does; unless it
+        `reads_state`, what the run before left there, before another one writes over it.
         """
-        operator = self._update_state(operator, inputs)
+        operator = operator if reads_state else self._update_state(operator, inputs)
         preferred = list(names)
         preferred += [operator.title.split("+")[0].split("(")[0]] * (len(operator.outputs) - len(preferred))
         outputs = []
@@ -79,7 +86,7 @@ class GraphBuilder:
                 hint="read what append returns: it has the new contents",
             )
         updated = operator.update()
-        if self._mentions[inputs[0]]:
+        if any(updates_state(self._nodes[n].operator) for n in self._mentions[inputs[0]]):
             raise OperatorError(f"'{inputs[0]}' is a state that has been appended to", argument=0)
         return updated
 

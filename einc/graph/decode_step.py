@@ -8,19 +8,31 @@ by what the operators mean, and deriving it again gives the same graph.
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 
-from einc.core.tensor import TensorDesc
+from einc.core.tensor import DType, TensorDesc
 from einc.errors import MAX_FINDINGS, Diagnostic, ModelError, OperatorError, UsageError
 from einc.graph.builder import GraphBuilder
 from einc.graph.graph import Graph, GraphTensor, Node, TensorKind, verify_graph
 from einc.ops import registry
 from einc.ops.arguments import make_unique
+from einc.ops.carry_steps import make_counter, make_keeper, make_last_position, make_picker, make_rows, make_start
 from einc.ops.index_operator import find_lookup
 from einc.ops.index_steps import numbers_tokens
 from einc.ops.pair_steps import make_eraser
-from einc.ops.step_forms import CacheBlocks, Dependence, Pairs, Source, StepForm, StepInput, StepTokens, TokenForm
+from einc.ops.step_forms import (
+    CacheBlocks,
+    Dependence,
+    Pairs,
+    Source,
+    StepCarry,
+    StepForm,
+    StepInput,
+    StepTokens,
+    TokenForm,
+)
 from einc.ops.steps import find_sequence_lengths, find_step_form, make_gatherer, make_row_reader
 from einc_runtime.text import did_you_mean
 
@@ -136,6 +148,7 @@ class _Derivation:
         self._table = graph.tensor_table()
         self._forms: dict[str, TokenForm | None] = {}  # None: what it is computed from was refused
         self._extra: dict[tuple[Source, str, int], str] = {}
+        self._carries: dict[tuple[str, int], str] = {}  # the states, by their nodes
         self._undeclared = {tensor.name: tensor for tensor in graph.tensors if tensor.kind is TensorKind.WEIGHT}
         self._forms.update(dict.fromkeys(self._undeclared, Dependence.NONE))
         self.declared: dict[str, str] = {}  # inputs that the model does not have
@@ -154,43 +167,82 @@ class _Derivation:
         try:
             step = find_step_form(node.operator, known, self._tokens)
             self._require_numbers(node, known)
-            inputs = [self._read(item, node) for item in step.inputs]
+            inputs = [self._read(item, node, step) for item in step.inputs]
         except OperatorError as fault:
             return self._explain(node, fault)
-        if step.makes_all:
-            self._pick_new(node, step, inputs)
-        elif step.apart:
+        if step.carries or step.apart:
             self._compute_apart(node, step, inputs)
         else:
             self.builder.apply(step.operator, inputs, node.outputs, node.span)
         self._forms.update(zip(node.outputs, step.results, strict=True))
         return None
 
-    def _pick_new(self, node: Node, step: StepForm, inputs: Sequence[str]) -> None:
-        """Adds an operator that computes all tokens so far, and reads the new ones."""
-        names = [self._name(f"{name}.all") for name in node.outputs]
-        computed = self.builder.apply(step.operator, inputs, names, node.span)
-        for name, output, axis in zip(computed, node.outputs, step.results, strict=True):
-            assert isinstance(axis, int)
-            reader = make_row_reader(self.builder.desc(name), axis, self._tokens, apart=bool(step.apart))
-            self.builder.apply(reader, (name, self._declare_extra(POSITIONS_INPUT)), (output,), node.span)
-
     def _compute_apart(self, node: Node, step: StepForm, inputs: Sequence[str]) -> None:
-        """Adds an operator in which sequences are a dimension of their own."""
+        """Adds an operator in which sequences are a dimension of their own, if there are several, and keeps what it
+        carries."""
+        several = bool(step.apart)
         divided = [
             name
             if axis is None
             else self._reshape(name, self._tokens.divide(self.builder.desc(name), axis), f"{name}.apart")
-            for name, axis in zip(inputs, step.apart, strict=True)
+            for name, axis in zip(inputs, step.apart or (None,) * len(inputs), strict=True)
         ]
-        names = [self._name(f"{name}.apart") for name in node.outputs]
-        for name, output in zip(
-            self.builder.apply(step.operator, divided, names, node.span), node.outputs, strict=True
-        ):
-            (form,) = step.results
-            desc = self._tokens.shorten(self._table[output].desc, form)
-            reshape = registry.restore("reshape", (self.builder.desc(name),), {"dims": desc.dims, "shape": desc.shape})
-            self.builder.apply(reshape, (name,), (output,), node.span)
+        names = [self._name(f"{name}.apart") if several else name for name in node.outputs]
+        names += [self._name(f"{node.name}.carried") for _ in step.carries]
+        computed = self.builder.apply(step.operator, divided, names, node.span)
+        for name, output, form in zip(computed, node.outputs, step.results, strict=False):
+            if several:
+                desc = self._tokens.shorten(self._table[output].desc, form)
+                reshape = registry.restore(
+                    "reshape", (self.builder.desc(name),), {"dims": desc.dims, "shape": desc.shape}
+                )
+                self.builder.apply(reshape, (name,), (output,), node.span)
+        for number, carry in enumerate(step.carries):
+            self._keep_carry(computed[len(node.outputs) + number], carry, self._carries[node.name, number])
+
+    def _keep_carry(self, name: str, carry: StepCarry, state: str) -> None:
+        """Writes what is carried after the last new token over what was carried before."""
+        picker = make_picker(self.builder.desc(name), carry, self._tokens)
+        (last,) = self.builder.apply(picker, (name,), (self._name(f"{state}.last"),))
+        self._write_rows(state, last)
+
+    def _write_rows(self, state: str, new: str) -> None:
+        """Writes a new row of each sequence over a state of carries."""
+        keeper = make_keeper(self.builder.desc(state), self._tokens)
+        rows = self._reshape(new, keeper.inputs[1], f"{new}.rows")
+        operands = state, rows, self._keep(Source.COUNTED, "rows", 0, self._find_rows)
+        self.builder.apply(keeper, operands, (self._name(f"{state}.after"),))
+
+    def _find_rows(self, name: str, _: int) -> str:
+        source = POSITIONS_INPUT if self._tokens.blocks is None else BLOCKS_INPUT
+        rows = make_rows(self._tokens)
+        return self.builder.apply(rows, (self._declare_extra(source),), (self._name(f"carry_{name}"),))[0]
+
+    def _count(self, name: str, _: int) -> str:
+        """Which new tokens count; the last position that does so is carried."""
+        state = self.builder.state(self._name("last_position.carry"), self._tokens.carry(1, DType.I64))
+        operands = (state, *self._list_places())
+        counter, last = make_counter(self._tokens), make_last_position(self._tokens)
+        (counted,) = self.builder.apply(counter, operands, (self._name(name),), reads_state=True)
+        (position,) = self.builder.apply(last, operands, (self._name("last_position"),), reads_state=True)
+        self._write_rows(state, position)
+        return counted
+
+    def _start(self, node: Node, step: StepForm, number: int) -> str:
+        """What an operator carries up to the first new token."""
+        carry, tokens = step.carries[number], self._tokens
+        shape = [extent for axis, extent in enumerate(carry.desc.shape) if axis != carry.axis]
+        state = self.builder.state(self._name(f"{node.name}.carry"), tokens.carry(math.prod(shape), carry.desc.dtype))
+        self._carries[node.name, number] = state
+        starts = [] if isinstance(carry.initial, str) else [node.inputs[carry.initial[0]]]
+        start = make_start(carry, self.builder.desc(starts[0]) if starts else None, tokens)
+        operands = (state, *self._list_places(), *starts)
+        return self.builder.apply(start, operands, (self._name(f"{node.name}.start"),), reads_state=True)[0]
+
+    def _list_places(self) -> list[str]:
+        """The inputs that say where tokens are, and where each sequence has its row."""
+        names = [POSITIONS_INPUT, *([BLOCKS_INPUT] if self._tokens.blocks is not None else [])]
+        return [self._declare_extra(name) for name in names]
 
     def list_forms(self) -> dict[str, TokenForm]:
         """Of each tensor of the model that is in the step; pairs of tokens have rows of queries."""
@@ -241,8 +293,12 @@ class _Derivation:
         if self._table[node.inputs[lookup.ids]].kind is not TensorKind.INPUT:
             raise OperatorError("looks up tokens by numbers that are not an input")
 
-    def _read(self, item: StepInput, node: Node) -> str:
+    def _read(self, item: StepInput, node: Node, step: StepForm) -> str:
         """The name of what an operator of the step reads."""
+        if item.source is Source.CARRIED:
+            return self._start(node, step, item.number)
+        if item.source is Source.COUNTED:
+            return self._keep(Source.COUNTED, "counted", 0, self._count)
         if item.source in (Source.POSITIONS, Source.BLOCKS):
             return self._declare_extra(POSITIONS_INPUT if item.source is Source.POSITIONS else BLOCKS_INPUT)
         name = node.inputs[item.number]

@@ -28,8 +28,11 @@ from einc.ops.rounded_product import make_rounded_product
 
 
 def prune(graph: Graph) -> Graph:
-    """The graph without nodes that reach no output; declared inputs and weights stay: they are its interface."""
-    needed = set(graph.outputs)
+    """The graph without nodes that reach no output, nor a state that a later run reads before it is written over;
+    declared inputs and weights stay: they are its interface."""
+    readers = graph.consumers()
+    needed = {graph.nodes[n].outputs[0] for state, n in find_updaters(graph).items() if len(readers[state]) > 1}
+    needed.update(graph.outputs)
     kept = []
     for node in map(partial(_keep_needed, needed=needed), reversed(graph.nodes)):
         if needed.intersection(node.outputs):

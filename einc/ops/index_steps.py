@@ -5,7 +5,8 @@ With the loop t of tokens in its result, a program may read
 - a tensor of tokens at t: the new tokens alone are needed;
 - at t plus what is never above 0 (the window of a causal convolution), or at 0: a cache has these tokens;
 - at numbers that are data, of which an input says which tokens they are: they count from the first new token;
-- at any k of a running aggregate over `k <= t`: a cache, too;
+- at any k of a running aggregate over `k <= t`: what it was at the token before is carried (`recurrence_steps`), and
+  where values are read at other places than k, a cache has them;
 - everything else, and the value of t, at the position of a new token.
 
 The loop t has as many places as there are new tokens then, and an element of the positions stands for its value.
@@ -20,6 +21,8 @@ from einc.core.tensor import TensorDesc
 from einc.errors import OperatorError
 from einc.ops.base import Operator
 from einc.ops.index_operator import IndexOperator, build_index_operator, find_lookup, find_parts
+from einc.ops.recurrence_steps import find_recurrence_step
+from einc.ops.running_steps import write_recurrence
 from einc.ops.step_forms import (
     Dependence,
     Pairs,
@@ -45,6 +48,10 @@ def find_index_step(operator: IndexOperator, forms: Sequence[TokenForm], tokens:
     if all(position == Position((), tokens.model_extent - 1) for _, position in reads):
         return _find_last(operator, forms, tokens)
     running = _find_running_aggregate(operator, reads)
+    if running is not None:
+        recurrence = write_recurrence(operator, running, tokens.model_extent)
+        if recurrence is not None:
+            return find_recurrence_step(recurrence, forms, tokens)
     loop = running.along if running is not None else _find_token_loop(program, reads)
     parts = find_parts(operator)
     if parts is not None and program.result[parts.axis] == loop:

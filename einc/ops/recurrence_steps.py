@@ -1,19 +1,20 @@
 """How a recurrence computes new tokens.
 
-Along tokens, it starts again from the first one, over caches of all that it reads. So a step takes as long as reading a
-text that fills the caches: a state cannot be read before it is written over (decision 23), which a carry would need.
-Along any other index, tokens are computed one by one.
+Along tokens, it goes on from what the token before left, which is a state: what each equation carries is kept where a
+token does not count, and starts anew at position 0. Along any other index, tokens are computed one by one.
 """
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import replace
 
+from einc.core.tensor import DType, TensorDesc
 from einc.errors import OperatorError
-from einc.ops.recurrence import RecurrenceOperator, build_recurrence
-from einc.ops.step_forms import Source, StepForm, StepInput, StepTokens, TokenForm, read_same, require_single
-from einc_runtime.plan.recurrences import OperandRead, Recurrence, RecurrenceEquation, RecurrenceRead
+from einc.ops.arguments import make_unique
+from einc.ops.recurrence import RecurrenceOperator, build_recurrence, renumber_reads
+from einc.ops.step_forms import Source, StepCarry, StepForm, StepInput, StepTokens, TokenForm, require_single
+from einc_runtime.plan.recurrences import OperandRead, Recurrence, RecurrenceEquation, RecurrenceRead, ValueRead
 
 _SEQUENCE_LOOP = "sequence"
 """The loop of sequences; those of texts are letters."""
@@ -30,7 +31,7 @@ def find_recurrence_step(operator: RecurrenceOperator, forms: Sequence[TokenForm
         raise OperatorError("reads tokens of one operand along different indices")
     results = tuple(_find_axis(program.equations[number].loops, loop) for number in program.results)
     if loop == program.along:
-        return _compute_all(operator, forms, tokens, results)
+        return _go_on(operator, forms, tokens, results)
     if loop not in {index.name for index in operator.indices}:
         raise OperatorError("computes a token from values of others at the step before")
     if any(loop in program.loops_of_operand(number) and not isinstance(form, int) for number, form in enumerate(forms)):
@@ -55,34 +56,119 @@ def _find_axis(loops: Sequence[str], loop: str) -> int:
     return loops.index(loop)
 
 
-def _compute_all(
+def _go_on(
     operator: RecurrenceOperator, forms: Sequence[TokenForm], tokens: StepTokens, results: tuple[int, ...]
 ) -> StepForm:
+    """Along tokens, which it reads together with those that count, and with what it carries, from there on."""
     require_single(tokens, "goes on from the token before")
-    several = tokens.sequences > 1
-    inputs = list(read_same(forms))
-    descs = list(operator.operands)
-    for number, form in enumerate(forms):
-        if isinstance(form, int):
-            inputs[number] = StepInput(Source.APART if several else Source.CACHE, number, form)
-            descs[number] = (tokens.keep_apart if several else tokens.keep)(descs[number], form)
-    program = operator.program
-    loops = [(name, tokens.model_extent if name == program.along else extent) for name, extent in program.loops]
-    if not several:
-        changed = build_recurrence(descs, loops, program.equations, program.results, operator.dims)
-        return StepForm(changed, tuple(inputs), results, makes_all=True)
-    equations = _add_sequences(program, {number for number, form in enumerate(forms) if isinstance(form, int)})
-    loops.insert(1, (_SEQUENCE_LOOP, tokens.sequences))
-    dims = [
-        name for desc, axis in zip(operator.outputs, results, strict=True) for name in tokens.divide(desc, axis).dims
+    several, program = tokens.sequences > 1, operator.program
+    inputs, descs, apart = [], [], []
+    for number, (form, desc) in enumerate(zip(forms, operator.operands, strict=True)):
+        names = program.loops_of_operand(number)
+        axis = names.index(program.along) if program.along in names else None
+        own = axis is None or isinstance(form, int)
+        inputs.append(StepInput(Source.SAME, number) if own else StepInput(Source.ROWS, number, axis or 0))
+        new = desc if axis is None else tokens.shorten(desc, axis)
+        descs.append(tokens.divide(new, axis) if several and axis is not None else new)
+        apart.append(axis if several else None)
+    equations = list(program.equations)
+    loops = [(name, tokens.new if name == program.along else extent) for name, extent in program.loops]
+    if several:
+        equations = _add_sequences(program, {number for number, axis in enumerate(apart) if axis is not None})
+        loops.insert(1, (_SEQUENCE_LOOP, tokens.sequences))
+    carries = [_describe_carry(program, equations[number], dict(loops)) for number in program.carried]
+    count = len(descs)
+    descs += [tokens.counted, *(carry.desc for carry in carries)]
+    inputs += [StepInput(Source.COUNTED), *(StepInput(Source.CARRIED, number) for number in range(len(carries)))]
+    equations, further = _keep_carries(program, equations, count, several)
+    read = sorted({read.source for equation in equations for read in equation.operand_reads})
+    moved = [renumber_reads(equation, read.index) for equation in equations]
+    first = further[0] - len(program.equations)
+    kept = [first + number for number in program.results]
+    outputs = [(desc, axis) for desc, axis in zip(operator.outputs, results, strict=True)]
+    dims = [name for desc, axis in outputs for name in (tokens.divide(desc, axis) if several else desc).dims]
+    dims += [name for number in further for name in make_unique(equations[number].loops)]
+    changed = build_recurrence([descs[k] for k in read], loops, moved, [*kept, *further], dims)
+    apart += [None] * (len(descs) - count)
+    return StepForm(
+        changed,
+        tuple(inputs[k] for k in read),
+        results,
+        tuple(carries),
+        tuple(apart[k] for k in read) if several else (),
+    )
+
+
+def _describe_carry(program: Recurrence, equation: RecurrenceEquation, extents: Mapping[str, int]) -> StepCarry:
+    """Of an equation of a step, whose value is kept in f32 at least."""
+    names = [name for name in equation.loops if name != program.along]
+    desc = TensorDesc(tuple(names), tuple(extents[name] for name in names), DType(_widen(equation)))
+    initial: str | tuple[int, tuple[int, ...]]
+    if isinstance(equation.initial, OperandRead):
+        initial = equation.initial.source, tuple(names.index(name) for name in equation.initial.loops)
+    else:
+        initial = equation.initial
+    axis = names.index(_SEQUENCE_LOOP) if _SEQUENCE_LOOP in names else None
+    return StepCarry(desc, axis, initial, equation.loops.index(program.along))
+
+
+def _keep_carries(
+    program: Recurrence, equations: Sequence[RecurrenceEquation], counted: int, several: bool
+) -> tuple[list[RecurrenceEquation], list[int]]:
+    """The equations, of which those that are carried keep their values at tokens that do not count: operand `counted`
+    says which do, and the operands behind it what was carried before. Returns them with the numbers of those that keep.
+
+    Values that are kept in another type are converted before they are read.
+    """
+    along, carried = program.along, program.carried
+    narrow = [number for number in carried if _widen(equations[number]) != equations[number].dtype]
+    shift = len(narrow)
+    keepers = {number: shift + len(equations) + k for k, number in enumerate(carried)}
+    tokens = (_SEQUENCE_LOOP,) * several + (along,)
+
+    def move(read: RecurrenceRead) -> RecurrenceRead:
+        if not isinstance(read, ValueRead):
+            return read
+        if not read.before:
+            return replace(read, source=read.source + shift)
+        if read.source in narrow:
+            return replace(read, source=narrow.index(read.source), before=False)
+        return replace(read, source=keepers[read.source])
+
+    result = [
+        replace(
+            equations[number],
+            reads=(ValueRead(keepers[number], equations[number].loops, True, along),),
+            program=f"t0 = cast:{equations[number].dtype} x0",
+            aggregation="",
+            initial="",
+        )
+        for number in narrow
     ]
-    changed = build_recurrence(descs, loops, equations, program.results, dims)
-    return StepForm(changed, tuple(inputs), results, makes_all=True, apart=(None,) * len(inputs))
+    result += [replace(equation, reads=tuple(map(move, equation.reads)), initial="") for equation in equations]
+    for k, number in enumerate(carried):
+        loops, dtype = equations[number].loops, _widen(equations[number])
+        value = "x1" if dtype == equations[number].dtype else "t0"
+        steps = [f"t0 = cast:{dtype} x1"] * (value == "t0")
+        steps.append(f"t{len(steps)} = where x0 {value} x2")
+        reads = (
+            OperandRead(counted, tokens),
+            ValueRead(number + shift, loops, False, along),
+            ValueRead(keepers[number], loops, True, along),
+        )
+        initial = OperandRead(counted + 1 + k, tuple(name for name in loops if name != along))
+        result.append(RecurrenceEquation(dtype, loops, reads, "; ".join(steps), "", initial))
+    return result, list(keepers.values())
+
+
+def _widen(equation: RecurrenceEquation) -> str:
+    """The type in which a step keeps its value for the next one."""
+    return "f32" if equation.dtype in ("f16", "bf16") else equation.dtype
 
 
 def _add_sequences(program: Recurrence, operands: set[int]) -> list[RecurrenceEquation]:
     """The equations with one more loop, of sequences, before that along which these operands have tokens."""
-    dependent: set[int] = set()
+    dependent = set(program.carried)
 
     def add_loop(loops: tuple[str, ...]) -> tuple[str, ...]:
         at = loops.index(program.along)

@@ -48,12 +48,14 @@ class Source(enum.Enum):
     ROWS = "the rows of the new tokens' positions"
     POSITIONS = "the positions of the new tokens"
     BLOCKS = "the numbers of the blocks of each sequence"
+    COUNTED = "which of the new tokens go on from the token before"
+    CARRIED = "what was carried up to the token before"
 
 
 @dataclass(frozen=True, slots=True)
 class StepInput:
     """An input of an operator of a step: input `number` of the operator of the model; `axis` is the dimension of tokens
-    where the source is CACHE, APART, SEEN, STATE, POOL or ROWS."""
+    where the source is CACHE, APART, SEEN, STATE, POOL or ROWS. Of CARRIED, the number is that of the carry."""
 
     source: Source
     number: int = 0
@@ -61,15 +63,28 @@ class StepInput:
 
 
 @dataclass(frozen=True, slots=True)
+class StepCarry:
+    """What an operator of a step takes over from the run before: its form, in which `axis` is the dimension of
+    sequences, if there are several; what it is before the first token, a number or an input of the model's operator and
+    the dimensions of the form that this has; and the `along` dimension of the further result of the operator that has
+    it after each new token."""
+
+    desc: TensorDesc
+    axis: int | None
+    initial: str | tuple[int, tuple[int, ...]]
+    along: int
+
+
+@dataclass(frozen=True, slots=True)
 class StepForm:
-    """The operator of a step, what it reads, and the forms of its results. Where it `makes_all`, it computes all tokens
-    so far, of which the new ones are then read. Where several sequences are `apart` in it, each result has a dimension
-    of them before that of tokens; so has an input of which this says that axis."""
+    """The operator of a step, what it reads, and the forms of its results. Behind these, it has a result for each of
+    its `carries`. Where several sequences are `apart` in it, each result has a dimension of them before that of tokens;
+    so has an input of which this says that axis."""
 
     operator: Operator
     inputs: tuple[StepInput, ...]
     results: tuple[TokenForm, ...]
-    makes_all: bool = False
+    carries: tuple[StepCarry, ...] = ()
     apart: tuple[int | None, ...] = ()
 
 
@@ -123,6 +138,12 @@ class StepTokens:
         return TensorDesc((self.dimension,), (self.new_extent,), DType.I64)
 
     @property
+    def counted(self) -> TensorDesc:
+        """Which new tokens count: those of each sequence, if there are several."""
+        desc = TensorDesc((self.dimension,), (self.new_extent,), DType.BOOL)
+        return self.divide(desc, 0) if self.sequences > 1 else desc
+
+    @property
     def table(self) -> TensorDesc:
         """The numbers of the blocks of each sequence, in the order of its tokens."""
         size = 1 if self.blocks is None else self.blocks.size
@@ -150,6 +171,12 @@ class StepTokens:
         names = (before[0] if len(before) == 1 else "before", behind[0] if len(behind) == 1 else "behind")
         shape = (math.prod(desc.shape[:axis]), self.extent, math.prod(desc.shape[axis + 1 :]))
         return TensorDesc(make_unique((names[0], "places", names[1])), shape, desc.dtype)
+
+    def carry(self, width: int, dtype: DType) -> TensorDesc:
+        """A state of what each sequence carries, so many numbers: in the row of its own number, or of its first
+        block."""
+        rows = self.sequences if self.blocks is None else self.blocks.count
+        return TensorDesc(("carried", "rows", "width"), (1, rows, width), dtype)
 
     def pool(self, desc: TensorDesc) -> TensorDesc:
         """A state, from this cache with tokens along its second dimension: the same, or the places of all blocks."""

@@ -12,12 +12,11 @@ part of its results needs the same part of its operands (`MappedOperator`); an i
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import replace
 
 from einc.core.tensor import TensorDesc, TensorType
 from einc.errors import OperatorError
 from einc.ops import registry
-from einc.ops.arguments import drop_item, make_unique
+from einc.ops.arguments import make_unique
 from einc.ops.attention import Attention
 from einc.ops.base import Attribute, DimMap, MappedOperator, Operator
 from einc.ops.index_operator import IndexOperator
@@ -40,7 +39,6 @@ from einc.ops.step_forms import (
     require_rows,
     require_single,
 )
-from einc_runtime.plan.index_programs import Position
 
 _TOKENWISE = frozenset(("equation", "topk", "reshape", "rope", "rows"))
 """Families whose kernels compute the same wherever along the tokens a block is; rotations do with positions alone."""
@@ -87,29 +85,26 @@ def find_sequence_lengths(operator: Operator) -> tuple[int, ...] | None:
     return operator.seq_lens if isinstance(operator, Rope) and operator.positions is None else None
 
 
-def make_row_reader(desc: TensorDesc, axis: int, tokens: StepTokens, *, apart: bool = False) -> Operator:
-    """The operator that reads the rows of a tensor at positions: of the tensor, and of the positions. Where sequences
-    are `apart`, they are the dimension `axis`, and their tokens are the next one.
+def make_row_reader(desc: TensorDesc, axis: int, tokens: StepTokens) -> Operator:
+    """The operator that reads the rows of a tensor at positions: of the tensor, and of the positions.
 
     Raises OperatorError where positions count within each of several sequences, and rows from the first one on.
     """
     require_single(tokens, "has different values at different tokens")
-    joined = desc if not apart else replace(desc, dims=drop_item(desc.dims, axis), shape=drop_item(desc.shape, axis))
-    names = [f"i{number}" for number in range(joined.rank)]
-    shape = tokens.shorten(joined, axis).shape
+    names = [f"i{number}" for number in range(desc.rank)]
+    shape = tokens.shorten(desc, axis).shape
     loops = " ".join(f"{name}={extent}" for name, extent in zip(names, shape, strict=True))
-    row = f"{Position(((names[axis], 1),), divisor=tokens.new)}, @1" if apart else "@1"
-    places = ", ".join(row if number == axis else name for number, name in enumerate(names))
+    places = ", ".join("@1" if number == axis else name for number, name in enumerate(names))
     return registry.restore(
         IndexOperator.family,
         (desc, tokens.positions),
         {
             "loops": loops,
-            "kept": joined.rank,
+            "kept": desc.rank,
             "reads": f"0[{places}]; 1[i{axis}]",
             "program": "t0 = copy x0",
             "aggregation": "",
-            "dims": joined.dims,
+            "dims": desc.dims,
         },
     )
 

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING
 
 from einc.core.tensor import Array
 from einc.graph.decode_step import BLOCKS_INPUT, PLACES_INPUT, POSITIONS_INPUT, DecodeStep
-from einc.graph.graph import Graph, GraphTensor, TensorKind
+from einc.graph.graph import Graph, GraphTensor, TensorKind, updates_state
 from einc.ops.index_operator import find_lookup
 from einc.ops.index_steps import numbers_tokens
 from einc.ops.step_forms import Dependence
@@ -31,11 +31,18 @@ _DRAWN_IDS = 8
 """Integer inputs are below it, as ids of the smallest tables are."""
 
 
-def _list_starts(step: DecodeStep) -> list[list[int]]:
-    """For each step, the position of the first new token in each sequence of the model. At the end of a sequence that
-    steps do not divide, tokens are computed a second time."""
+def _list_positions(step: DecodeStep) -> list[list[Array]]:
+    """For each step, the positions of the new tokens in each sequence of the model. Where there are fewer than a step
+    takes, the first of them is computed several times."""
+    import numpy as np
+
     new, lens = step.tokens.new, step.tokens.model_lens
-    return [[min(k * new, length - new) for length in lens] for k in range(_count_steps(step))]
+
+    def list_of(k: int, length: int) -> Array:
+        first, last = min(k * new, length - 1), min((k + 1) * new, length)
+        return np.maximum(np.arange(last - new, last), first)
+
+    return [[list_of(k, length) for length in lens] for k in range(_count_steps(step))]
 
 
 def _count_steps(step: DecodeStep) -> int:
@@ -75,12 +82,9 @@ def compare_steps(model: Graph, step: DecodeStep, loaded: Mapping[str, Array], c
     sequences at their full length. Returns how many steps there were, and raises PlanFault at a result that differs."""
     import numpy as np
 
-    starts, tokens = _list_starts(step), step.tokens
+    places, tokens = _list_positions(step), step.tokens
     firsts = [0, *itertools.accumulate(tokens.model_lens)][:-1]
-    rows = [
-        np.concatenate([first + np.arange(at, at + tokens.new) for first, at in zip(firsts, positions, strict=True)])
-        for positions in starts
-    ]
+    rows = [np.concatenate([first + at for first, at in zip(firsts, positions, strict=True)]) for positions in places]
     axes = {name: form for name, form in step.forms.items() if isinstance(form, int)}
     texts = [
         {name: np.roll(array, number, axes[name]) if name in axes else array for name, array in loaded.items()}
@@ -89,24 +93,23 @@ def compare_steps(model: Graph, step: DecodeStep, loaded: Mapping[str, Array], c
     numbers = {name: rows[-1][array % len(rows[-1])] for name, array in chosen.items()}
     expected = [_compute(model, {**text, **numbers}) for text in texts]
     held: dict[str, Array] = {}
-    for number, (positions, new_rows) in enumerate(zip(starts, rows, strict=True)):
+    for number, (positions, new_rows) in enumerate(zip(places, rows, strict=True)):
 
         def pick(arrays: Sequence[Mapping[str, Array]], name: str, new_rows: Array = new_rows) -> Array:
             return np.concatenate([np.take(each[name], new_rows, axes[name]) for each in arrays], axes[name])
 
         inputs = {name: pick(texts, name) if name in axes else array for name, array in loaded.items()}
-        each = np.concatenate([np.arange(at, at + tokens.new) for at in positions])
-        inputs |= _list_places(step, np.tile(each, tokens.sequences))
-        is_last = number == len(starts) - 1
+        inputs |= _list_places(step, np.tile(np.concatenate(positions), tokens.sequences))
+        is_last = number == len(places) - 1
         for sequence in range(tokens.sequences if is_last else 1):  # of which the chosen tokens are
             counted = {name: array % len(new_rows) + sequence * len(new_rows) for name, array in chosen.items()}
-            results = _compute(step.graph, {**inputs, **counted}, held)
+            results = _compute(step.graph, {**inputs, **counted}, dict(held) if is_last else held)
             for name in model.outputs:
                 if name in axes:
                     _require_near(name, results[name], pick(expected, name), number)
                 elif step.forms[name] is Dependence.NONE or is_last:
                     _require_near(name, results[name], expected[sequence][name], number)
-    return len(starts)
+    return len(places)
 
 
 def _list_places(step: DecodeStep, positions: Array) -> dict[str, Array]:
@@ -161,7 +164,7 @@ def _compute(graph: Graph, loaded: Mapping[str, Array], held: dict[str, Array] |
     for node in graph.nodes:
         results = node.operator.reference(*(values[name] for name in node.inputs))
         values.update(zip(node.outputs, results, strict=True))
-        kept.update({name: results[0] for name in node.inputs if name in states})
+        kept.update({node.inputs[0]: results[0]} if updates_state(node.operator) else {})
     return values
 
 

@@ -183,7 +183,7 @@ output y
 
 def test_names_of_the_model_stay() -> None:
     """What a step adds gets other names, where the model has these."""
-    text = 'model names\ndim tokens = 5\ninput positions : f32[tokens]\ny = cumsum(positions, "tokens")\noutput y\n'
+    text = "model names\ndim tokens = 5\ninput positions : f32[tokens]\ny[t] = positions[t] + positions[t - 1, outside = 0]\noutput y\n"
     step = derive_step(read(text, None), StepRequest("tokens", 1))
     assert step.inputs == {"positions": "positions_2"}
     states = [tensor.name for tensor in step.graph.tensors if tensor.kind is TensorKind.STATE]

@@ -46,7 +46,9 @@ class DecodePlan:
     finds_likely: bool
     """Whether it finds the most likely tokens."""
     draws: bool
-    """Whether it draws tokens, and may run again: nothing but appends writes over what it left."""
+    """Whether it draws tokens, and may run again."""
+    carries: bool
+    """Whether it goes on from more than caches: a run is not repeated then, and a text is read from its beginning."""
 
     @cached_property
     def last(self) -> Array:
@@ -58,7 +60,7 @@ class DecodePlan:
         """Reads the sizes from the plan; raises PlanFault if it is not that of a decode step."""
         bundle = session.bundle
         shapes = {tensor.name: tensor.shape for tensor in bundle.tensors}
-        operation = next((candidate for candidate in bundle.operations if candidate.family == "append"), None)
+        operation = next((candidate for candidate in bundle.operations if _is_cached(bundle, candidate)), None)
         inputs = tuple(tensor.name for tensor in session.inputs)
         if (
             not {"ids", "cache_places", "cache_blocks", "logits"} <= shapes.keys()
@@ -77,16 +79,21 @@ class DecodePlan:
         count = shapes[bundle.tensors[operation.inputs[0]].name][1] // size
         outputs = {tensor.name for tensor in session.outputs}
         finds_likely = {LIKELY_TOKEN, LIKELY_LOGIT} <= outputs
-        updated = find_updates(bundle.operations)
-        updating = {operation.family for operation in bundle.operations if operation.outputs[0] in updated}
-        draws = {DRAWN_TOKEN, LIKELY_LOGIT} <= outputs and updating == {"append"}
+        states = set(find_updates(bundle.operations).values())
+        carries = len(states) < sum(number in states for reader in bundle.operations for number in set(reader.inputs))
+        draws = {DRAWN_TOKEN, LIKELY_LOGIT} <= outputs and not carries
         length = shapes["ids"][0] // slots
-        return DecodePlan(session, slots, length, each * size, count, size, inputs, finds_likely, draws)
+        return DecodePlan(session, slots, length, each * size, count, size, inputs, finds_likely, draws, carries)
 
     @property
     def memory(self) -> tuple[int, int, int]:
         """The sizes of caches, in which plans agree that work on the same ones."""
         return self.places, self.blocks, self.block_size
+
+
+def _is_cached(bundle: Bundle, operation: Operation) -> bool:
+    """Whether an operation appends tokens to a cache that lies in blocks."""
+    return operation.family == "append" and bundle.tensors[operation.inputs[2]].name == "cache_places"
 
 
 def _find_block_size(bundle: Bundle) -> int:

@@ -133,9 +133,9 @@ class DecoderSlots:
         prompt are there already, which earlier ones with the same salt had, too; None where there are no such blocks.
 
         These are whole pieces of the largest plan for prompts, which reads the same tokens with the same results. So
-        what earlier sequences were changes no rounding of this one.
+        what earlier sequences were changes no rounding of this one. Where plans carry more than caches, there are none.
         """
-        names = self._name_blocks(prompt, salt)
+        names = () if self._largest.carries else self._name_blocks(prompt, salt)
         step = math.lcm(self._piece, self._pool.size)  # the last token is read in any case, for its logits
         cached = min(len(self._pool.find(names)) * self._pool.size, len(prompt) - 1) // step * step
         shared = self._pool.find(names)[: cached // self._pool.size]
