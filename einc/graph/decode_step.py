@@ -27,7 +27,6 @@ from einc.ops.step_forms import (
     Dependence,
     Pairs,
     Source,
-    StepCarry,
     StepForm,
     StepInput,
     StepTokens,
@@ -181,30 +180,23 @@ class _Derivation:
         """Adds an operator in which sequences are a dimension of their own, if there are several, and keeps what it
         carries."""
         several = bool(step.apart)
-        divided = [
-            name
-            if axis is None
-            else self._reshape(name, self._tokens.divide(self.builder.desc(name), axis), f"{name}.apart")
-            for name, axis in zip(inputs, step.apart or (None,) * len(inputs), strict=True)
-        ]
+        divided = list(inputs)
+        for k, axis in enumerate(step.apart):
+            if axis is not None:
+                desc = self._tokens.divide(self.builder.desc(inputs[k]), axis)
+                divided[k] = self._reshape(inputs[k], desc, f"{inputs[k]}.apart")
         names = [self._name(f"{name}.apart") if several else name for name in node.outputs]
         names += [self._name(f"{node.name}.carried") for _ in step.carries]
         computed = self.builder.apply(step.operator, divided, names, node.span)
         for name, output, form in zip(computed, node.outputs, step.results, strict=False):
             if several:
                 desc = self._tokens.shorten(self._table[output].desc, form)
-                reshape = registry.restore(
-                    "reshape", (self.builder.desc(name),), {"dims": desc.dims, "shape": desc.shape}
-                )
+                attributes = {"dims": desc.dims, "shape": desc.shape}
+                reshape = registry.restore("reshape", (self.builder.desc(name),), attributes)
                 self.builder.apply(reshape, (name,), (output,), node.span)
-        for number, carry in enumerate(step.carries):
-            self._keep_carry(computed[len(node.outputs) + number], carry, self._carries[node.name, number])
-
-    def _keep_carry(self, name: str, carry: StepCarry, state: str) -> None:
-        """Writes what is carried after the last new token over what was carried before."""
-        picker = make_picker(self.builder.desc(name), carry, self._tokens)
-        (last,) = self.builder.apply(picker, (name,), (self._name(f"{state}.last"),))
-        self._write_rows(state, last)
+        for number, (name, carry) in enumerate(zip(computed[len(node.outputs) :], step.carries, strict=True)):
+            state, picker = self._carries[node.name, number], make_picker(self.builder.desc(name), carry, self._tokens)
+            self._write_rows(state, self.builder.apply(picker, (name,), (self._name(f"{state}.last"),))[0])
 
     def _write_rows(self, state: str, new: str) -> None:
         """Writes a new row of each sequence over a state of carries."""

@@ -73,24 +73,24 @@ def prune_values(costs: Sequence[Array], tables: Sequence[CostTable]) -> list[Ar
         # How much the second value is better than the first, at least. Tables are bounded one by one, each by its worst
         # neighbours, which may contradict each other: the sum is below the true gain, and no value is lost wrongly.
         # A few joint values of the neighbours show of most pairs that there is no gain, and the rest is computed.
-        most = own = costs[v][kept][:, None] - costs[v][kept][None, :]
+        most = alone = costs[v][kept][:, None] - costs[v][kept][None, :]
         sides = [_list_rows(table, axis, left) for table, axis in views[v]]
         bounds = [_bound_least_differences(rows)[np.ix_(position, position)] for rows, position in sides]
         for bound in bounds:
             most = most + bound
         first, second = np.nonzero(most >= 0)
-        most, same = most[first, second], own[first, second] == 0
+        most, same = most[first, second], alone[first, second] == 0
         for (rows, position), bound in sorted(zip(sides, bounds, strict=True), key=lambda side: side[0][0].size):
             least = _find_least_differences(rows, position[first], position[second])
             most, same = most - bound[first, second] + least, same & (least == 0)
             possible = most >= 0
             first, second, most, same = first[possible], second[possible], most[possible], same[possible]
-        better = np.zeros(own.shape, dtype=bool)
+        better = np.zeros(alone.shape, dtype=bool)
         better[first, second] = most > 0
-        alike = np.zeros(own.shape, dtype=bool)
-        alike[first, second] = same  # interchangeable, if it is so both ways: neither is ever worse
+        interchangeable = np.zeros(alone.shape, dtype=bool)
+        interchangeable[first, second] = same  # interchangeable, if it is so both ways: neither is ever worse
         earlier = np.tri(len(kept), k=-1, dtype=bool)
-        lost = (better | (alike & alike.T & earlier)).any(axis=1)
+        lost = (better | (interchangeable & interchangeable.T & earlier)).any(axis=1)
         if lost.any():
             left[v] = kept[~lost]
             waiting.update((u, None) for table, _ in views[v] for u in table.variables if u != v)

@@ -66,8 +66,8 @@ def _go_on(
     for number, (form, desc) in enumerate(zip(forms, operator.operands, strict=True)):
         names = program.loops_of_operand(number)
         axis = names.index(program.along) if program.along in names else None
-        own = axis is None or isinstance(form, int)
-        inputs.append(StepInput(Source.SAME, number) if own else StepInput(Source.ROWS, number, axis or 0))
+        is_row = axis is not None and not isinstance(form, int)
+        inputs.append(StepInput(Source.ROWS, number, axis or 0) if is_row else StepInput(Source.SAME, number))
         new = desc if axis is None else tokens.shorten(desc, axis)
         descs.append(tokens.divide(new, axis) if several and axis is not None else new)
         apart.append(axis if several else None)

@@ -31,9 +31,9 @@ def write_recurrence(operator: IndexOperator, running: RunningAggregate, tokens:
         ]:
             return None
         reads.append(OperandRead(read.operand, tuple(names)))
-    whole = extents[running.loop] == operator.program.extents[running.along] == tokens
+    is_whole = extents[running.loop] == operator.program.extents[running.along] == tokens
     every = {read.source for read in reads} == set(range(len(operator.operands)))
-    fits = whole and every and not values.reduced and running.shift in (0, -1) and not running.is_behind
+    fits = is_whole and every and not values.reduced and running.shift in (0, -1) and not running.is_behind
     if not fits or dtype is DType.BOOL:
         return None
     builder, loops = ProgramBuilder(len(reads) + 1), values.result

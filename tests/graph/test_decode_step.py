@@ -115,6 +115,39 @@ def test_plans_of_steps(name: str, sites: int) -> None:
                     np.testing.assert_allclose(session.offload(output), picked, rtol=2e-4, atol=2e-4)
 
 
+@pytest.mark.parametrize("blocks", ["", ", blocks=9x4"])
+def test_what_is_carried_does_not_grow_and_counts_once(blocks: str) -> None:
+    """Over texts that are started anew, in rows that are filled up, and beside a sequence that stands still."""
+    text = """
+model carrying
+dim tokens = 16
+input x : f32[tokens, 3]
+input g : f32[tokens, 2]
+h[t, d] = 0.5 * h[t - 1, d, outside = 1.0] + x[t, d]
+s[t, d, e] = sum[k <= t](x[k, d] * g[k, e])
+before[t, d] = sum[k < t](x[k, d])
+output h, s, before
+"""
+    model, rng = read(text, None), np.random.default_rng(2)
+    arrays = {"x": rng.standard_normal((16, 3)).astype("f4"), "g": rng.standard_normal((16, 2)).astype("f4")}
+    expected = interpret(model, arrays)
+    request = StepRequest("tokens", 3, 2, CacheBlocks(9, 4) if blocks else None)
+    plan = compile_model(text, "model.ein", CompileOptions("host", 2, step=request)).bundle
+    states = {tensor.name: tensor.shape[2] for tensor in plan.tensors if tensor.kind == "state"}
+    assert sorted(states.values()) == [1, 3, 3, 6]
+    session, still = Session(plan), [2, 2, 2]
+    moves = [([0, 1, 2], [0, 1, 2]), ([3, 3, 3], still), ([4, 4, 5], still), ([0, 0, 1], [3, 4, 5]), (still, [6, 7, 8])]
+    for both in moves:
+        positions = np.concatenate(both)
+        inputs = {name: array[positions] for name, array in arrays.items()} | {"positions": positions}
+        if blocks:
+            inputs["cache_blocks"] = np.array([[5, 1, 0, 3], [2, 6, 7, 8]])
+        results = session.run(inputs)
+        counted = np.concatenate([np.full(3, sequence is not still or both[1][0] == 6) for sequence in both])
+        for name, values in expected.items():
+            np.testing.assert_allclose(results[name][counted], values[positions[counted]], rtol=1e-5, atol=1e-5)
+
+
 @pytest.mark.parametrize("name", REFUSED_STEPS)
 def test_what_needs_later_tokens_is_refused(name: str) -> None:
     statement, message = REFUSED_STEPS[name]
@@ -183,7 +216,8 @@ output y
 
 def test_names_of_the_model_stay() -> None:
     """What a step adds gets other names, where the model has these."""
-    text = "model names\ndim tokens = 5\ninput positions : f32[tokens]\ny[t] = positions[t] + positions[t - 1, outside = 0]\noutput y\n"
+    text = "model names\ndim tokens = 5\ninput positions : f32[tokens]\n"
+    text += "y[t] = positions[t] + positions[t - 1, outside = 0]\noutput y\n"
     step = derive_step(read(text, None), StepRequest("tokens", 1))
     assert step.inputs == {"positions": "positions_2"}
     states = [tensor.name for tensor in step.graph.tensors if tensor.kind is TensorKind.STATE]

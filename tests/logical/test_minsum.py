@@ -152,7 +152,8 @@ def test_least_differences_in_one_go_and_row_by_row(monkeypatch, most):
     monkeypatch.setattr(minsum, "MAX_COMPARISONS_AT_ONCE", most)
     rows = np.random.default_rng(4).integers(-50, 50, (5, 3))
     expected = [[min(int(a) - int(b) for a, b in zip(first, second, strict=True)) for second in rows] for first in rows]
-    assert minsum._find_least_differences(rows).tolist() == expected
+    first, second = np.divmod(np.arange(25), 5)
+    assert minsum._find_least_differences(rows, first, second).reshape(5, 5).tolist() == expected
 
 
 def test_narrow_order_on_a_chain_and_a_ladder():

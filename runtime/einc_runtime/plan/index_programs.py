@@ -242,17 +242,11 @@ class IndexProgram:
         spans: list[list[list[Interval]]] = [[[] for _ in shape] for shape in shapes]
         for read in self.reads:
             if isinstance(read, TensorRead):
-                for intervals, position, extent in zip(
-                    spans[read.operand], read.positions, shapes[read.operand], strict=True
-                ):
+                sides = zip(spans[read.operand], read.positions, shapes[read.operand], strict=True)
+                for intervals, position, extent in sides:
                     intervals.append(clip_span(position.span(ranges), extent))
-        return tuple(
-            Block(
-                tuple(min(lower for lower, _ in intervals) for intervals in of_operand),
-                tuple(max(upper for _, upper in intervals) for intervals in of_operand),
-            )
-            for of_operand in spans
-        )
+        ends = ([[*zip(*intervals, strict=True)] for intervals in of_operand] for of_operand in spans)
+        return tuple(Block(tuple(min(lo) for lo, _ in each), tuple(max(up) for _, up in each)) for each in ends)
 
     def find_ranges(self, shapes: Sequence[Sequence[int]], inputs: Sequence[Block], output: Block) -> Ranges:
         """The intervals of the loops for which these are the blocks. Raises PlanFault where there are none."""
