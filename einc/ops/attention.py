@@ -48,11 +48,13 @@ class Attention(DerivedOperator):
     scores s become c * tanh(s / c) first.
 
     `queries` is [heads_q, tokens_q, d], `keys` [heads_kv, tokens_k, d], `values` [heads_kv, tokens_k, dv]. `mask` is
-    bool[tokens_k]: only keys where it holds are seen. `positions` are integers [tokens_q], the places of the queries
-    in their own sequences; without them the queries stand at a sequence's end. With `blocks`, integers [sequences, n],
-    keys and values are [heads_kv, places, d]: sequence s has its keys in the blocks of these numbers, n one after the
-    other, all of k_len / n places; numbers beyond the blocks are taken as the nearest one. The outputs are the results
-    [heads_q, tokens_q, dv], and the logarithm of the sum of exponentials of every query's scores [heads_q, tokens_q].
+    bool[tokens_k]: only keys where it holds are seen. `spans` are integers [tokens_q, 2]: of its sequence, a query sees
+    the keys from the first to before the second of its row alone. `positions` are integers [tokens_q], the places of
+    the queries in their own sequences; without them the queries stand at a sequence's end. With `blocks`, integers
+    [sequences, n], keys and values are [heads_kv, places, d]: sequence s has its keys in the blocks of these numbers, n
+    one after the other, all of k_len / n places; numbers beyond the blocks are taken as the nearest one. The outputs
+    are the results [heads_q, tokens_q, dv], and the logarithm of the sum of exponentials of every query's scores
+    [heads_q, tokens_q].
     A query that sees nothing has 0 and -inf.
     """
 
@@ -64,6 +66,7 @@ class Attention(DerivedOperator):
     mask: TensorDesc | None
     positions: TensorDesc | None
     blocks: TensorDesc | None
+    spans: TensorDesc | None
     extras: tuple[str, ...]
     causal: bool
     scale: float
@@ -138,6 +141,9 @@ class Attention(DerivedOperator):
                 seen &= behind < self.window
             if "mask" in extras:
                 seen &= extras["mask"][columns]
+            if "spans" in extras:
+                first, last = extras["spans"][rows].T[:, :, np.newaxis]
+                seen &= (np.arange(k_len) >= first) & (np.arange(k_len) < last)
             for head in range(len(q)):
                 shared = head * len(k) // len(q)
                 scores = q[head, rows].astype(wide) @ k[shared, columns].astype(wide).T * self.scale
@@ -236,11 +242,13 @@ def call(name: str, arguments: Sequence[Argument], attributes: Attributes) -> Op
     q, k, v = require_tensors(name, arguments[:count], 3)
     _check_tensors(q, k, v)
     extras = {key: desc for key, desc in zip(names, arguments[count:], strict=True) if isinstance(desc, TensorDesc)}
-    mask, positions, blocks = (extras.get(name) for name in EXTRAS)
+    mask, positions, blocks, spans = (extras.get(name) for name in EXTRAS)
     if mask is not None:
         _check_vector("mask", mask, (DType.BOOL,), k, "keys")
     if positions is not None:
         _check_vector("positions", positions, (DType.I64, DType.I32), q, "queries")
+    if spans is not None:
+        _check_vector("spans", spans, (DType.I64, DType.I32), q, "queries", (2,))
     causal, window = attributes.get("causal", False), attributes.get("window", 0)
     if not isinstance(causal, bool):
         raise OperatorError(f"{name}: 'causal' must be true or false, not {format_value(causal)}", argument="causal")
@@ -257,7 +265,7 @@ def call(name: str, arguments: Sequence[Argument], attributes: Attributes) -> Op
     q_lens, k_lens = _read_lengths(name, attributes, q, k, blocks)
     if blocks is not None:
         _check_blocks(blocks, names, k_lens, k)
-    return Attention(q, k, v, mask, positions, blocks, names, causal, scale, q_lens, k_lens, window, softcap)
+    return Attention(q, k, v, mask, positions, blocks, spans, names, causal, scale, q_lens, k_lens, window, softcap)
 
 
 def restore(inputs: tuple[TensorDesc, ...], attributes: Attributes) -> Operator:
@@ -333,16 +341,19 @@ def _check_extent(
         )
 
 
-def _check_vector(name: str, desc: TensorDesc, dtypes: tuple[DType, ...], tokens: TensorDesc, role: str) -> None:
-    """Checks `mask` or `positions`: one element per token of the keys or queries."""
+def _check_vector(
+    name: str, desc: TensorDesc, dtypes: tuple[DType, ...], tokens: TensorDesc, role: str, more: tuple[int, ...] = ()
+) -> None:
+    """Checks `mask`, `positions` or `spans`: one element, or so many, for each token of the keys or queries."""
     if desc.dtype not in dtypes:
         expected = " or ".join(map(str, dtypes))
         hint = f'convert it: cast(x, "{dtypes[0]}")' if desc.dtype is not DType.BOOL else None
         raise OperatorError(f"attention: '{name}' must be {expected}, found {desc}", argument=name, hint=hint)
-    if desc.shape != tokens.shape[1:2]:
+    if desc.shape != (*tokens.shape[1:2], *more):
+        behind = "".join(f", and one of {count}" for count in more)
         raise OperatorError(
             f"attention: '{name}' must have one dimension of {tokens.shape[1]} positions, as '{tokens.dims[1]}' of the "
-            f"{role}; found {desc}",
+            f"{role}{behind}; found {desc}",
             argument=name,
         )
 
@@ -354,8 +365,8 @@ def _check_blocks(blocks: TensorDesc, names: Sequence[str], k_lens: tuple[int, .
             f"attention: 'blocks' must be i64[{len(k_lens)} sequences, blocks of each], found {blocks}",
             argument="blocks",
         )
-    if "positions" not in names or "mask" in names:
-        raise OperatorError("attention: 'blocks' need 'positions', and take no 'mask'", argument="blocks")
+    if "positions" not in names or {"mask", "spans"} & {*names}:
+        raise OperatorError("attention: 'blocks' need 'positions', and take no 'mask' or 'spans'", argument="blocks")
     if not divide_keys(k_lens, blocks.shape, keys.shape[1]):
         raise OperatorError(
             f"attention: {blocks.shape[1]} blocks of each sequence do not have the equal lengths {list(k_lens)[:8]}, "

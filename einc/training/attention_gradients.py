@@ -124,10 +124,15 @@ def _say_what_is_seen(node: NodeGradient, operator: Attention, sequences: int) -
     if packed:
         tensors["qn"], tensors["kn"] = (write_sequence_numbers(node, x) for x in (operator.q_lens, operator.k_lens))
         conditions.append("qn[q] == kn[k]")
-    if operator.causal or operator.window:
+    if operator.causal or operator.window or "spans" in names:
         query_place, key = _say_places(node, operator, sequences, tensors)
         conditions += [f"{key} <= {query_place}"] if operator.causal else []
         conditions += [f"{query_place} - {key} < {operator.window}"] if operator.window else []
+        if "spans" in names:
+            shape = (sequences, operator.queries.shape[1] // sequences, 2)
+            spans = reshape(node.builder, names["spans"], ("b", "q", "ends"), shape)
+            tensors["sp"] = node.call("cast", spans, dtype="i64")
+            conditions += [f"{key} >= sp[b, q, 0]", f"{key} < sp[b, q, 1]"]
     if "mask" in names:
         tensors["m"] = reshape(
             node.builder, names["mask"], ("b", "k"), (sequences, operator.keys.shape[1] // sequences)

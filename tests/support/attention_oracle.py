@@ -38,6 +38,7 @@ def attention(
         "mask": TensorDesc(("cache",), (tokens_k,), DType.BOOL),
         "positions": TensorDesc(("tokens",), (tokens_q,), DType.I64),
         "blocks": TensorDesc(("sequences", "each"), (len(key_lengths), blocks[1]), DType.I64),
+        "spans": TensorDesc(("tokens", "ends"), (tokens_q, 2), DType.I64),
     }
     keywords = {
         **attributes,
@@ -48,7 +49,13 @@ def attention(
     return registry.call("attention", (q, k, v), keywords)
 
 
-def seen(operator: Operator, mask: Array | None, positions: Array | None) -> Array:
+def seen(
+    operator: Operator,
+    mask: Array | None = None,
+    positions: Array | None = None,
+    spans: Array | None = None,
+    **_: Array,
+) -> Array:
     """Which query (row) sees which key (column), of all packed tokens."""
     a = operator.attributes
     q_lens, k_lens = np.array(a["q_lens"]), np.array(a["k_lens"])
@@ -60,6 +67,8 @@ def seen(operator: Operator, mask: Array | None, positions: Array | None) -> Arr
         result &= place_k <= place_q[:, None]
     if a["window"]:
         result &= place_k > place_q[:, None] - a["window"]
+    if spans is not None:
+        result &= (place_k >= spans[:, :1]) & (place_k < spans[:, 1:])
     return result if mask is None else result & mask
 
 
@@ -90,7 +99,7 @@ def attend(q: Array, k: Array, v: Array, allowed: Array, scale: float, cap: floa
 def whole(operator: Operator, arrays: Sequence[Array]) -> tuple[Array, Array]:
     """The operator on whole arrays, in f64."""
     extras = dict(zip(operator.attributes["extras"], arrays[3:], strict=True))
-    allowed = seen(operator, extras.get("mask"), extras.get("positions"))
+    allowed = seen(operator, **extras)
     keys = unpack(operator, *arrays[1:3], extras.get("blocks"))
     return attend(arrays[0], *keys, allowed, operator.attributes["scale"], operator.attributes.get("softcap", 0.0))
 
@@ -111,9 +120,10 @@ def on_blocks(operator: Operator, function: FunctionSpec, blocks: Sequence[Array
             columns = slice(first * length, (last + 1) * length)
             extras[name] = array
             continue
-        token_slice = rows if name == "positions" else columns
+        of_queries = name in ("positions", "spans")
+        token_slice = rows if of_queries else columns
         assert (block.lower[0], block.upper[0]) == (token_slice.start, token_slice.stop)
-        full = np.zeros(operator.inputs[0 if name == "positions" else 1].shape[1], array.dtype)
+        full = np.zeros((operator.inputs[0 if of_queries else 1].shape[1], *array.shape[1:]), array.dtype)
         full[token_slice] = array
         extras[name] = full
     group = operator.inputs[0].shape[0] // operator.inputs[1].shape[0]
@@ -122,7 +132,7 @@ def on_blocks(operator: Operator, function: FunctionSpec, blocks: Sequence[Array
     assert q.shape[2] == k.shape[2] == operator.inputs[0].shape[2]
     assert [slices(block)[:2] for block in function.outputs] == [slices(q)[:2]] * 2
     assert slices(function.outputs[0])[2] == slices(v)[2]
-    allowed = seen(operator, extras.get("mask"), extras.get("positions"))[rows, columns]
+    allowed = seen(operator, **extras)[rows, columns]
     keys = unpack(operator, *blocks[1:3], extras.get("blocks"))
     results = attend(blocks[0], *keys, allowed, operator.attributes["scale"], operator.attributes.get("softcap", 0.0))
     return [array.astype(desc.dtype.numpy()) for array, desc in zip(results, operator.outputs, strict=True)]
@@ -153,6 +163,9 @@ def variants(heads: tuple[int, int], dtype: DType = DType.F32) -> dict[str, Oper
         "softcap": attention(q_lens=(9,), k_lens=(12,), causal=True, softcap=0.5, **common),
         "mask": attention(q_lens=ALIKE, k_lens=MORE_KEYS, extras=("mask",), **common),
         "cache": attention(q_lens=ALIKE, k_lens=MORE_KEYS, extras=("positions", "mask"), causal=True, **common),
+        "spans": attention(q_lens=ALIKE, k_lens=MORE_KEYS, extras=("spans",), **common),
+        "packed": attention(q_lens=(11,), causal=True, softcap=0.5, extras=("spans",), **common),
+        "placed_spans": attention(q_lens=(5, 3), k_lens=(9, 4), extras=("spans", "positions"), window=6, **common),
         "placed_window": attention(q_lens=(5, 3), k_lens=MORE_KEYS[:2], extras=("positions",), window=4, **common),
         "blocks": attention(q_lens=(1, 1, 1), k_lens=(15,) * 3, extras=IN_BLOCKS, blocks=(7, 5), causal=True, **common),
         "blocks_window": attention(

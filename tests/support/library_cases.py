@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass, field
+from functools import partial
 from typing import Any
 
 import numpy as np
@@ -55,6 +56,28 @@ def transpose_convolution(x: Array, kernel: Array, stride: int, padding: int) ->
             part = np.tensordot(x[:, :, h, w], kernel, (1, 0))
             y[:, :, stride * h : stride * h + kernel.shape[2], stride * w : stride * w + kernel.shape[3]] += part
     return y[:, :, padding : high - padding, padding : wide - padding]
+
+
+def attend_packed(q: Array, k: Array, v: Array, q_lens: Array, k_lens: Array, *, causal: bool) -> Array:
+    """Sequence by sequence, query by query; 0 for tokens behind all sequences."""
+    o = np.zeros((*q.shape[:2], v.shape[2]))
+    q_ends, k_ends = np.cumsum(q_lens).tolist(), np.cumsum(k_lens).tolist()
+    for queries, keys, q_end, k_end in zip(q_lens.tolist(), k_lens.tolist(), q_ends, k_ends, strict=True):
+        for t in range(q_end - queries, q_end):
+            last = k_end - (q_end - 1 - t) * causal
+            seen = slice(k_end - keys, max(last, k_end - keys))
+            for head in range(len(q)):
+                shared = head * len(k) // len(q)
+                weights = np.exp(k[shared, seen] @ q[head, t] / np.sqrt(q.shape[2]))
+                o[head, t] = weights @ v[shared, seen] / max(weights.sum(), 1e-300)
+    return o
+
+
+PACKED = "q : T[4, 18, 6]; k : T[2, 27, 6]; v : T[2, 27, 3]; n : i64[columns]; m : i32[columns]"
+PACKED_LENGTHS: dict[str, Draw] = {
+    "n": lambda rng: rng.permutation([3, 0, 1, 4, 2, 0, 5, 1]),
+    "m": lambda rng: rng.permutation([3, 2, 1, 4, 2, 7, 5, 0]),
+}
 
 
 def windows(x: Array, size: int, stride: int, padding: int, fill: float) -> Array:
@@ -252,6 +275,10 @@ CASES: dict[str, LibraryCase] = {
     "one_hot": LibraryCase("ids : i64[tokens]", "one_hot(ids, 9)", lambda ids: np.eye(9)[ids], _IDS),
     "tril": LibraryCase("x : T[batch, rows, columns]", "tril(x, -1)", lambda x: np.tril(x, -1)),
     "triu": LibraryCase("x : T[batch, rows, columns]", "triu(x)", np.triu),
+    "packed_spans": LibraryCase(PACKED, "attention(q, k, v, spans=packed_spans(q, n, m))",
+                                partial(attend_packed, causal=False), PACKED_LENGTHS),
+    "packed_causal_spans": LibraryCase(PACKED, "attention(q, k, v, spans=packed_causal_spans(q, n, m))",
+                                       partial(attend_packed, causal=True), PACKED_LENGTHS),
     "causal_mask": LibraryCase("x : T[batch, new, rows]", "softmax(causal_mask(x))", lambda x: masked(x)),
     "cumsum": LibraryCase(IMAGE, 'cumsum(x, "rows")', lambda x: np.cumsum(x, 2)),
     "cumprod": LibraryCase(IMAGE, 'cumprod(x, "channels")', lambda x: np.cumprod(x, 1)),

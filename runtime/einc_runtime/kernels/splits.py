@@ -208,12 +208,12 @@ def _split_attention(invocation: Invocation[Shape]) -> Iterator[KernelSplit]:
     in_blocks = "blocks" in extras
     if equally_long and queries[1] == sum(q_lens) and (in_blocks or keys[1] == sum(k_lens)):
         of_query, of_key = SplitAxis(1, q_lens[0]), None if in_blocks else SplitAxis(1, k_lens[0])
-        steps = {"mask": k_lens[0], "positions": q_lens[0], "blocks": 1}
+        steps = {"mask": k_lens[0], "positions": q_lens[0], "blocks": 1, "spans": q_lens[0]}
         of_extras = (SplitAxis(0, steps[extra]) for extra in extras)
         yield KernelSplit(len(q_lens), (of_query, of_key, of_key, *of_extras), (of_query, of_query))
     of_query, of_key = SplitAxis(0, queries[0] // keys[0]), SplitAxis(0)
     yield KernelSplit(keys[0], (of_query, of_key, of_key, *(None for _ in extras)), (of_query, of_query))
-    places = tuple(SplitAxis(0) if extra == "positions" else None for extra in extras)
+    places = tuple(SplitAxis(0) if extra in ("positions", "spans") else None for extra in extras)
     yield KernelSplit(queries[1], (SplitAxis(1), None, None, *places), (SplitAxis(1), SplitAxis(1)))
 
 

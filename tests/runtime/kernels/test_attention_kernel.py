@@ -29,7 +29,7 @@ def attributes(q_lens, k_lens=None, **changes):
     return {**base, "extras": [], **changes}
 
 
-def looped(a, q, k, v, mask=None, positions=None, first=(0, 0)):
+def looped(a, q, k, v, mask=None, positions=None, spans=None, first=(0, 0)):
     """Query by query in Python: the keys it sees among those of its block, then a softmax over them."""
     o, lse = np.zeros((*q.shape[:2], v.shape[2])), np.full(q.shape[:2], -np.inf)
     q_end = np.cumsum(a["q_lens"])
@@ -44,6 +44,7 @@ def looped(a, q, k, v, mask=None, positions=None, first=(0, 0)):
             if 0 <= at < k.shape[1] and (mask is None or mask[at]):
                 too_late = a["causal"] and j > place
                 too_early = a["window"] and j <= place - a["window"]
+                too_early = too_early or (spans is not None and not spans[t, 0] <= j < spans[t, 1])
                 if not too_late and not too_early:
                     keys.append(at)
         for h in range(q.shape[0] if keys else 0):
@@ -85,7 +86,7 @@ def embedded(array):
 
 def blocks(a, arrays, extras, first, heads):
     q, k, v = arrays
-    corners = {"mask": first[1:], "positions": first[:1]}
+    corners = {"mask": first[1:], "positions": first[:1], "spans": (first[0], 0)}
     lowers = [(heads[0], first[0], 0), (heads[1], first[1], 0), (heads[1], first[1], 0)]
     lowers += [corners[name] for name in a["extras"]]
     shapes = [q.shape, k.shape, v.shape, *(x.shape for x in extras)]
@@ -131,6 +132,9 @@ CASES = {
     "mask": (attributes((7, 4), extras=["mask"]), 4, 2),
     "softcap": (attributes((7, 4), causal=True, window=3, softcap=0.75), 4, 2),
     "positions": (attributes((5, 4), (8, 7), causal=True, extras=["positions"]), 4, 2),
+    "spans": (attributes((7, 4), (9, 3), extras=["spans"]), 4, 2),
+    "causal_spans": (attributes((11,), causal=True, softcap=0.75, extras=["spans"]), 6, 2),
+    "all": (attributes((5, 4), (8, 7), causal=True, window=5, extras=["mask", "spans", "positions"]), 4, 2),
     "both": (attributes((5, 4), (8, 7), causal=True, window=3, extras=["positions", "mask"]), 4, 2),
 }
 
@@ -139,6 +143,8 @@ def case(name, dtype=np.float32):
     a, heads_q, heads_kv = CASES[name]
     arrays = operands(heads_q, heads_kv, sum(a["q_lens"]), sum(a["k_lens"]), dtype=dtype)
     extras = {"mask": RNG(8).random(sum(a["k_lens"])) < 0.5, "positions": RNG(9).integers(-2, 10, sum(a["q_lens"]))}
+    lows = RNG(10).integers(-3, 7, sum(a["q_lens"]))
+    extras["spans"] = np.stack([lows, lows + RNG(11).integers(-1, 9, len(lows))], 1)
     return a, [*arrays, *(extras[extra] for extra in a["extras"])]
 
 
@@ -174,7 +180,7 @@ def test_blocks_of_heads_and_tokens_give_their_part(name):
     rng = RNG(5)
     for _ in range(12):
         (h0, h1), (q0, q1), (k0, k1) = (pair(rng, k.shape[0]), pair(rng, q.shape[1]), pair(rng, k.shape[1]))
-        own = {"mask": slice(k0, k1), "positions": slice(q0, q1)}
+        own = {"mask": slice(k0, k1), "positions": slice(q0, q1), "spans": slice(q0, q1)}
         parts = [q[h0 * group : h1 * group, q0:q1], k[h0:h1, k0:k1], v[h0:h1, k0:k1]]
         parts += [x[own[extra]] for extra, x in zip(a["extras"], extras, strict=True)]
         check(a, parts, (q0, k0), (h0 * group, h0))
@@ -311,7 +317,7 @@ def test_positions_at_the_ends_of_64_bits_see_what_they_should(causal, window):
         TensorDesc(tuple(dims), x.shape, DType.F32) for dims, x in zip(("hqd", "gkd", "gke"), (q, k, v), strict=True)
     )
     at = TensorDesc(("q",), (6,), DType.I64)
-    operator = Attention(*kinds, None, at, None, ("positions",), causal, 0.5, (6,), (6,), window, 0.0)
+    operator = Attention(*kinds, None, at, None, None, ("positions",), causal, 0.5, (6,), (6,), window, 0.0)
     expected = looped(a, q, k, v, positions=positions)
     for found, wanted in zip(operator.reference(q, k, v, positions), expected, strict=True):
         np.testing.assert_allclose(found, wanted, rtol=1e-5, atol=1e-6)
@@ -326,7 +332,7 @@ def test_queries_that_see_nothing_are_zero_beside_values_that_are_no_numbers(poi
     at = TensorDesc(("q",), (4,), DType.I64)
     dims = (("h", "q", "d"), ("g", "k", "d"), ("g", "k", "e"))
     kinds = (TensorDesc(own, x.shape, DType.F32) for own, x in zip(dims, (q, k, v), strict=True))
-    reference = Attention(*kinds, None, at, None, ("positions",), True, 0.5, (4,), (6,), 0, 0.0).reference
+    reference = Attention(*kinds, None, at, None, None, ("positions",), True, 0.5, (4,), (6,), 0, 0.0).reference
     with np.errstate(all="ignore"):
         results = run(a, [q, k, v, positions]), reference(q, k, v, positions)
     for o, lse in results:

@@ -108,6 +108,7 @@ def rounded_floats(name, tensor, scales, group, dtype="f4"):
 
 
 MASK = np.array([True, False, True, True, True, False, True, True, True, True, True])
+SPANS = np.array([[0, 3]] * 3 + [[3, 9]] * 6 + [[9, 9]] * 2)
 CASES = {
     "map": mapped("t0 = silu x0; t1 = mul t0 x1", "i j, i j -> i j", [normal(9, 33), normal(9, 33)], 9, 33),
     "map that transposes": mapped("t0 = mul x0 x1; t1 = gelu t0", "i j, j -> j i", [normal(9, 35), normal(35)], 35, 9),
@@ -222,6 +223,7 @@ CASES = {
     "attention of f64": attending(attention([9], [20], scale=-0.3), 2, 2, dtype="f8"),
     "attention with extras": attending(
         attention([11], [11], extras=["mask", "positions"]), 2, 2, extras=[MASK, np.arange(11)]),
+    "attention in spans": attending(attention([11], [11], extras=["spans"]), 4, 2, extras=[SPANS]),
 }  # fmt: skip
 
 

@@ -59,7 +59,8 @@ class KeyVisibility:
 class AttentionCall:
     """The arrays and attributes of one invocation, which fit each other. `dtype` is the type that it computes in, and
     keys and values may be floats of 8 bits. With `blocks`, they are in blocks of `block_size` tokens, and `first_row`
-    is the sequence of the first row of this table."""
+    is the sequence of the first row of this table. With `spans`, a query sees the keys of its row alone, from the first
+    to before the second, counted from the first key of its sequence."""
 
     q: Array
     k: Array
@@ -67,6 +68,7 @@ class AttentionCall:
     mask: Array | None
     positions: Array | None
     blocks: Array | None
+    spans: Array | None
     o: Array
     lse: Array
     dtype: DType
@@ -96,8 +98,9 @@ class AttentionCall:
         scale, softcap = invocation.attribute("scale", float), invocation.number("softcap", 0.0)
         dtype = storage_dtype(compute_type(dtype_name(q)))
         return AttentionCall(
-            q, k, v, extra_operands.get("mask"), extra_operands.get("positions"), blocks, o, lse, dtype, scale, softcap,
-            KeyVisibility(causal, window), tuple(q_lens), tuple(k_lens), first_query, first_key, first_row, block_size,
+            q, k, v, extra_operands.get("mask"), extra_operands.get("positions"), blocks, extra_operands.get("spans"),
+            o, lse, dtype, scale, softcap, KeyVisibility(causal, window), tuple(q_lens), tuple(k_lens),
+            first_query, first_key, first_row, block_size,
         )  # fmt: skip
 
     def sequences(self) -> Iterator[QueryRows]:
@@ -114,6 +117,14 @@ class AttentionCall:
             lo, up = max(k_start, 0), min(k_end, keys)
             ahead = k_start if self.positions is not None else k_end - q_end
             yield QueryRows(slice(max(q_start, 0), min(q_end, queries)), (lo, max(lo, up)), ahead, k_start)
+
+    def find_spans(self, rows: QueryRows) -> tuple[Array, Array] | None:
+        """The first key that each query sees, and the end of them, in the block; None without spans, which are read
+        now."""
+        if self.spans is None:
+            return None
+        ends = np.clip(self.spans[rows.queries].astype(np.int64), 0, HIGHEST_POSITION) + rows.origin
+        return ends[:, 0], ends[:, 1]
 
     def find_places(self, rows: QueryRows, lo: int, up: int) -> slice | Array:
         """Where keys from `lo` to `up` of a sequence lie. The table of blocks is read now."""

@@ -112,7 +112,8 @@ def as_varlen(call: AttentionCall) -> VarlenAttention | None:
     width = s.q.shape[2]
     if dtype_name(s.q) not in ("f16", "bf16") or s.v.shape[2] != width or width % 8 or width > MAX_HEAD_WIDTH:
         return None
-    if s.mask is not None or s.positions is not None or s.softcap or not all(map(_is_readable, (s.q, s.k, s.v))):
+    extra = s.mask is not None or s.positions is not None or s.spans is not None
+    if extra or s.softcap or not all(map(_is_readable, (s.q, s.k, s.v))):
         return None
     queries: list[int] = [0]
     keys: list[int] = []

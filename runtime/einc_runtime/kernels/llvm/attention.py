@@ -44,6 +44,10 @@ def find_visible_keys(s: AttentionCall, first: Array, last: Array) -> None:
         after = np.clip(positions.astype(np.dtype(np.int64)), LOWEST_POSITION, HIGHEST_POSITION) + (rows.ahead + 1)
         last[queries] = np.clip(after, lo, up) if s.visible.causal else up
         first[queries] = np.clip(after - s.visible.window, lo, last[queries]) if s.visible.window else lo
+        spans = s.find_spans(rows)
+        if spans is not None:
+            np.minimum(np.maximum(first[queries], spans[0]), up, out=first[queries], casting="unsafe")
+            np.maximum(np.minimum(last[queries], spans[1]), first[queries], out=last[queries], casting="unsafe")
 
 
 MAX_QUERIES = 4
@@ -83,7 +87,8 @@ def prepare_few_queries(call: AttentionCall, repetitions: int) -> Kernel | None:
     group = call.q.shape[0] // call.k.shape[0]
     widths = call.q.shape[2], call.v.shape[2]
     longest = max((rows.queries.stop - rows.queries.start for rows in call.sequences()), default=0)
-    if call.k.dtype != call.q.dtype or call.mask is not None or call.dtype != _WIDE or not 1 <= longest <= MAX_QUERIES:
+    plain = call.k.dtype == call.q.dtype and call.mask is None and call.spans is None and call.dtype == _WIDE
+    if not plain or not 1 <= longest <= MAX_QUERIES:
         return None
     if group > MAX_GROUP_HEADS or not 1 <= min(widths) <= max(widths) <= MAX_HEAD_WIDTH or call.k.shape[1] >= 1 << 30:
         return None
@@ -220,7 +225,7 @@ class _AttentionMemory:
         scratch = ScratchAllocator()
         wide = np.dtype(np.float32)
         copied = s.mask is not None or s.k.dtype != wide
-        fixed, queries = s.positions is None, s.q.shape[1]
+        fixed, queries = s.positions is None and s.spans is None, s.q.shape[1]
         limits = np.empty(queries, _LIMIT), np.empty(queries, _LIMIT)
         if fixed:
             find_visible_keys(s, *limits)
@@ -281,6 +286,6 @@ def _bind(s: AttentionCall, allocation: _AttentionMemory, memory: Array) -> Run:
     extras = (array for array in (s.mask, s.blocks) if array is not None)
     arrays = (memory, table, firsts, lasts, s.q, s.k, s.v, s.o, s.lse, *extras)
     calls: list[Resolved] = [(compiler.CompiledCall(allocation.code, list(arguments), *arrays), [])]
-    if s.positions is not None:
+    if allocation.limits is None:
         calls.insert(0, (find_visible_keys, [s, firsts, lasts]))
     return make_runner(calls)

@@ -55,6 +55,10 @@ def _attend(call: AttentionCall, rows: QueryRows, heads: slice, multiply: Multip
     part = slice(heads.start * group, heads.stop * group), rows.queries
     places = _find_places(call, rows)
     lo, up = call.visible.span(int(places.min()), int(places.max()), rows.keys)
+    spans = call.find_spans(rows)
+    if spans is not None:
+        lo = min(max(lo, int(spans[0].min())), up)
+        up = max(lo, min(up, int(spans[1].max())))
     keys_at = call.find_places(rows, lo, up)
     q, keys, values = (
         call.q[part].astype(dtype) * dtype.type(call.scale),
@@ -68,7 +72,9 @@ def _attend(call: AttentionCall, rows: QueryRows, heads: slice, multiply: Multip
     if call.softcap:
         cap = dtype.type(call.softcap)
         scores = np.tanh(scores / cap) * cap
-    np.copyto(scores.reshape(count, group, len(places), up - lo), -np.inf, where=_find_hidden(call, places, lo, up))
+    np.copyto(
+        scores.reshape(count, group, len(places), up - lo), -np.inf, where=_find_hidden(call, places, spans, lo, up)
+    )
     largest = scores.max(axis=-1, initial=np.finfo(dtype).min, keepdims=True)
     weights = np.exp(np.subtract(scores, largest, out=scores), out=scores)
     sums = multiply(weights, np.ones((up - lo, 1), dtype))
@@ -87,7 +93,7 @@ def _find_places(call: AttentionCall, rows: QueryRows) -> Array:
     return np.clip(call.positions[rows.queries].astype(np.int64), LOWEST_POSITION, HIGHEST_POSITION) + rows.ahead
 
 
-def _find_hidden(call: AttentionCall, places: Array, lo: int, up: int) -> Array:
+def _find_hidden(call: AttentionCall, places: Array, spans: tuple[Array, Array] | None, lo: int, up: int) -> Array:
     """Which of the keys from `lo` to `up` each query does not see."""
     keys = np.arange(lo, up)
     hidden: Array = np.zeros((len(places), up - lo), np.bool_)
@@ -97,4 +103,6 @@ def _find_hidden(call: AttentionCall, places: Array, lo: int, up: int) -> Array:
         hidden |= keys <= places[:, np.newaxis] - call.visible.window
     if call.mask is not None:
         hidden |= ~call.mask[lo:up]
+    if spans is not None:
+        hidden |= (keys < spans[0][:, np.newaxis]) | (keys >= spans[1][:, np.newaxis])
     return hidden

@@ -165,7 +165,7 @@ class _AttentionSource:
         self.group = s.q.shape[0] // s.k.shape[0]
         self.chunks = -(-self.group // heads)  # of the heads of a group
         arrays = {"q": s.q, "k": s.k, "v": s.v, "o": o, "lse": lse, "mask": s.mask, "positions": s.positions,
-                  "blocks": s.blocks}  # fmt: skip
+                  "blocks": s.blocks, "spans": s.spans}  # fmt: skip
         views = {name: view for name, view in arrays.items() if view is not None}
         self.items = {name: PointerOperand.of(name, view) for name, view in views.items()}
         casts = (index_cast([self.items[name]], view.shape) for name, view in views.items())
@@ -238,6 +238,15 @@ class _AttentionSource:
                 f"place = tl.maximum(tl.load({positions}).to(tl.int64), {LOWEST_POSITION})",
                 f"place = tl.minimum(place, {HIGHEST_POSITION}) + ahead.to(tl.int64)",
             ]
+        if self.s.spans is not None:
+            steps = self.items["spans"].strides
+            for name, column in (("low", 0), ("high", steps[1])):
+                at = f"{_tile_address('spans', ('query', steps[0]))} + {column}"
+                lines += [
+                    f"{name} = tl.maximum(tl.load({at}).to(tl.int64), 0)",
+                    f"{name} = tl.minimum({name}, {HIGHEST_POSITION}) + tl.load(row + 5).to(tl.int64)",
+                ]
+            lines += ["start = tl.maximum(start, tl.min(low, 0))", "stop = tl.minimum(stop, tl.max(high, 0))"]
         if visible.causal:
             lines.append("stop = tl.minimum(stop, tl.max(place, 0) + 1)")
         if visible.window:
@@ -276,7 +285,7 @@ class _AttentionSource:
         keys, visible = self.shape.keys, self.s.visible
         hidden = ["    " + line for line in self._write_block(hiding=True)]
         parts = self.ordered and any(part.keys[0] > part.origin for part in self.s.sequences())
-        if self.s.mask is not None or visible.window or parts:
+        if self.s.mask is not None or self.s.spans is not None or visible.window or parts:
             return [f"for begin in range(start, stop, {keys}):", *hidden]
         seen = "tl.minimum(stop, tl.min(place, 0) + 1)" if visible.causal else "stop"
         return [
@@ -349,6 +358,8 @@ class _AttentionSource:
             seen.append("(n[None, :] <= place[:, None])")
         if visible.window:
             seen.append(f"(n[None, :] > place[:, None] - {visible.window})")
+        if self.s.spans is not None:
+            seen += ["(n[None, :] >= low[:, None])", "(n[None, :] < high[:, None])"]
         if self.s.mask is not None:
             lines = [f"let = tl.load(mask + n * {self.items['mask'].strides[0]}, mask={self._known}, other=0) != 0"]
             seen.append("let[None, :]")

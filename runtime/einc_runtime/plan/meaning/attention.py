@@ -31,7 +31,7 @@ from einc_runtime.plan.meaning.terms import (
 )
 from einc_runtime.plan.schema import FLOATS, INTEGERS, NARROW_FLOATS, Attribute, Block, Function, JointAggregation
 
-EXTRAS = ("mask", "positions", "blocks")
+EXTRAS = ("mask", "positions", "blocks", "spans")
 """The inputs that may follow queries, keys and values."""
 _REQUIRED = ("causal", "scale", "q_lens", "k_lens", "window", "extras")
 
@@ -123,7 +123,7 @@ def place_blocks(
     q, k, v = shapes
     group = q[0] // k[0]
     lead = heads[0] * group, heads[1] * group
-    vectors = {"mask": [keys], "positions": [queries], "blocks": table}
+    vectors = {"mask": [keys], "positions": [queries], "blocks": table, "spans": (queries, (0, 2))}
     inputs = (
         _box(lead, queries, (0, q[2])),
         _box(heads, keys, (0, k[2])),
@@ -138,11 +138,11 @@ def _box(*bounds: Interval) -> Block:
 
 
 def attention(applied: Application) -> OperatorMeaning:
-    """`extras` says which of a mask, positions and a table of blocks follow the queries, keys and values."""
+    """`extras` says which of a mask, positions, a table of blocks and spans follow the queries, keys and values."""
     applied.allow(_REQUIRED, ("softcap",))
     extras = applied.items("extras", str)
     known = set(extras) <= set(EXTRAS) and len(set(extras)) == len(extras)
-    applied.require(known, "extras that are not mask, positions and blocks")
+    applied.require(known, "extras that are not mask, positions, blocks and spans")
     q, k, v, *further = applied.operands(3 + len(extras))
     _require_tensors(applied, dict(zip(extras, further, strict=True)))
     table = read_extra(extras, applied.inputs, "blocks")
@@ -158,7 +158,7 @@ def attention(applied: Application) -> OperatorMeaning:
     free = "positions" in extras
     applied.require(causal or window > 0 or not free, "positions that hide no keys")
     if table is not None:
-        fits = free and "mask" not in extras and table.shape[:1] == (len(k_lens),)
+        fits = free and not {"mask", "spans"} & {*extras} and table.shape[:1] == (len(k_lens),)
         applied.require(fits and divide_keys(k_lens, table.shape, k.shape[1]) > 0, f"with the table of blocks {table}")
     cuts = None if table is None else ()  # blocks may be anywhere
     seen = SeenKeys(q_lens, k_lens, causal and not free, 0 if free else window)
@@ -194,7 +194,7 @@ def _require_tensors(applied: Application, extras: dict[str, TensorForm]) -> Non
     fit = q.rank == k.rank == v.rank == 3 and k.dtype == v.dtype in (q.dtype, *NARROW_FLOATS) and q.dtype in FLOATS
     fit = fit and q.shape[2] == k.shape[2] and v.shape[:2] == k.shape[:2] and q.shape[0] % k.shape[0] == 0
     applied.require(fit, f"of {q}, {k} and {v}")
-    for name, dtypes, tokens in (("mask", ("bool",), k), ("positions", INTEGERS, q), ("blocks", INTEGERS, None)):
-        extra = extras.get(name)
-        fit = extra is None or (extra.dtype in dtypes and (tokens is None or extra.shape == tokens.shape[1:2]))
-        applied.require(fit, f"the {name} are {extra}")
+    shapes = {"mask": k.shape[1:2], "positions": q.shape[1:2], "spans": (q.shape[1], 2)}
+    for name, extra in extras.items():
+        fit = extra.dtype in (("bool",) if name == "mask" else INTEGERS)
+        applied.require(fit and extra.shape == shapes.get(name, extra.shape), f"the {name} are {extra}")
