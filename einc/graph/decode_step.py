@@ -18,6 +18,7 @@ from einc.graph.builder import GraphBuilder
 from einc.graph.graph import Graph, GraphTensor, Node, TensorKind, verify_graph
 from einc.ops import registry
 from einc.ops.arguments import make_unique
+from einc.ops.base import Attributes
 from einc.ops.carry_steps import make_counter, make_keeper, make_last_position, make_picker, make_rows, make_start
 from einc.ops.index_operator import find_lookup
 from einc.ops.index_steps import numbers_tokens
@@ -191,7 +192,7 @@ class _Derivation:
         for name, output, form in zip(computed, node.outputs, step.results, strict=False):
             if several:
                 desc = self._tokens.shorten(self._table[output].desc, form)
-                attributes = {"dims": desc.dims, "shape": desc.shape}
+                attributes: Attributes = {"dims": desc.dims, "shape": desc.shape}
                 reshape = registry.restore("reshape", (self.builder.desc(name),), attributes)
                 self.builder.apply(reshape, (name,), (output,), node.span)
         for number, (name, carry) in enumerate(zip(computed[len(node.outputs) :], step.carries, strict=True)):
