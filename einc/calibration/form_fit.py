@@ -15,7 +15,7 @@ from numpy.typing import NDArray
 
 from einc.calibration.corrections import as_correction, fit_values, interpolate
 from einc.calibration.forms import Form
-from einc.machines.datasheets import DataSheet, round_rates, scale_rates
+from einc.machines.catalogue import DataSheet, round_rates, scale_rates
 from einc.machines.gpu import Correction, MeasuredRates
 
 Array = NDArray[np.float64]

@@ -20,7 +20,7 @@ class Form:
 
     rates: type[MeasuredRates]
     free: Mapping[str, tuple[float, float, float]]
-    """Of every parameter of the unit GPU (`einc.machines.datasheets`) that is fitted: start, least and most."""
+    """Of every parameter of the unit GPU (`einc.machines.catalogue`) that is fitted: start, least and most."""
     choices: tuple[Mapping[str, Any], ...]
     """What is tried of the others."""
     knots: Mapping[str, tuple[float, ...]]

@@ -20,7 +20,7 @@ from einc.calibration.models import list_probes
 from einc.calibration.samples import Clock, Measurements, Phase, SessionRunner, StartRunner, measure_probes
 from einc.calibration.shapes import TimedKernel, measure_shapes
 from einc.errors import MachineError
-from einc.machines.datasheets import DataSheet
+from einc.machines.catalogue import DataSheet
 from einc.machines.detect import Chip
 from einc.machines.gpu import GpuRates, MeasuredRates
 from einc.machines.model import Machine, Resource, Site

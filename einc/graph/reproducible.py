@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import replace
 
 from einc.graph.graph import Graph
-from einc.ops.reproducible import ReproducibleOperator
+from einc.ops.wrapping import ReproducibleOperator
 from einc_runtime.plan.reproducible import require_order
 
 

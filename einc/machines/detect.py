@@ -15,8 +15,7 @@ from dataclasses import dataclass
 import msgspec
 
 from einc.errors import MachineError, UsageError
-from einc.machines.catalogue import RESERVED, Gpu, load_catalogue
-from einc.machines.datasheets import load_unit_gpu, scale_gpu
+from einc.machines.catalogue import RESERVED, Gpu, load_catalogue, load_unit_gpu, scale_gpu
 from einc.machines.importers.rocm import UNTOLD_LINKS, read_rocm
 from einc.machines.importers.topology import MachineOverrides, build_machine
 from einc.machines.importers.topology_facts import Topology

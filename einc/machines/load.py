@@ -21,8 +21,15 @@ import msgspec
 from msgspec import UNSET, UnsetType
 
 from einc.errors import MachineError, ReadError, UsageError
-from einc.machines.catalogue import Gpu, find_by_name, list_names, load_catalogue, suggest_names
-from einc.machines.datasheets import load_unit_gpu, scale_gpu
+from einc.machines.catalogue import (
+    Gpu,
+    find_by_name,
+    list_names,
+    load_catalogue,
+    load_unit_gpu,
+    scale_gpu,
+    suggest_names,
+)
 from einc.machines.gpu import GpuRates, check_gpu
 from einc.machines.model import CPU_STEP, KernelRate, Machine, Resource, Site
 from einc.machines.rules import add_peak, check_pairs, expand_rules

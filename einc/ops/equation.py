@@ -27,8 +27,7 @@ from einc.ops.base import (
 )
 from einc.ops.dequantize import Dequantize
 from einc.ops.derived import DerivedMappedOperator
-from einc.ops.functions import AGGREGATIONS
-from einc.ops.operation_counts import count_operations
+from einc.ops.functions import AGGREGATIONS, count_operations
 from einc.ops.quantized_product import make_quantized_product
 from einc.ops.scalar import compose, exchange_inputs, make_step, merge_inputs, parse_program, resolve_program
 from einc.ops.windows import Windows, compose_box, list_boxes, normalize_windows, read_equation

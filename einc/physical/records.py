@@ -16,7 +16,7 @@ from einc.logical.plan import Candidate, Choice, LogicalPlan
 from einc.machines.load import format_machine
 from einc.machines.model import Machine
 from einc.ops.base import Attribute, MappedOperator, Operator
-from einc.ops.reproducible import ReproducibleOperator, find_plain
+from einc.ops.wrapping import ReproducibleOperator, find_plain
 from einc.physical.program import DeviceProgram
 from einc.plan_report import BaselineTime, PipelineStage, PlanReport, encode_report, read_report
 from einc_runtime.errors import PlanFault

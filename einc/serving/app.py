@@ -16,7 +16,7 @@ from starlette.routing import Route
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
 from einc.serving.answers import DONE, Document, Kind, TextAnswer, make_embeddings, make_event, make_model
-from einc.serving.errors import ApiError, make_api_error
+from einc.serving.fields import ApiError, make_api_error
 from einc.serving.metrics import Metrics
 from einc.serving.models import ServedModel
 from einc.serving.requests import Continuation, parse_chat, parse_completion, parse_embedding

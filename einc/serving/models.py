@@ -7,7 +7,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING
 
-from einc.serving.errors import ApiError
+from einc.serving.fields import ApiError
 from einc.serving.requests import ChatRequest, CompletionRequest, Continuation, EmbeddingRequest, Prompt
 from einc_runtime.errors import UsageFault
 from einc_runtime.generation.chat import ChatRenderer

@@ -10,8 +10,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
-from einc.serving.errors import ApiError
-from einc.serving.fields import RequestFields, wrong_field
+from einc.serving.fields import ApiError, RequestFields, wrong_field
 from einc_runtime.generation.chat import Message
 from einc_runtime.strict_json import describe_json, parse_json
 

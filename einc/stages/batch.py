@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from einc.errors import UsageError
 from einc.graph.graph import Graph, Node, TensorKind
 from einc.ops.base import Operator
-from einc.ops.batch_part import BatchPart, build_parts, find_parts_fault
+from einc.ops.wrapping import BatchPart, build_parts, find_parts_fault
 from einc.search.dimensions import find_axes
 from einc_runtime.plan.schema import Block
 

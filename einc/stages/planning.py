@@ -21,7 +21,7 @@ from einc.logical.optimize import build_choices
 from einc.logical.plan import Candidate, LogicalPlan
 from einc.logical.problem import connect
 from einc.machines.model import BYTES_PER_MS, MS_PER_US, Machine
-from einc.ops.batch_part import BatchPart
+from einc.ops.wrapping import BatchPart
 from einc.options import FASTEST
 from einc.physical.budget import SearchBudget
 from einc.physical.program import DeviceProgram

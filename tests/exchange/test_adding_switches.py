@@ -16,8 +16,8 @@ from einc.exchange.language.program import Action, list_targets
 from einc.exchange.language.resolve import read_preamble, read_program
 from einc.exchange.simulation.simulator import BodyEvaluator, simulate
 from einc.exchange.synthesis import SynthesisOptions, synthesize
-from einc.machines.adding_switches import find_adding_switches
 from einc.machines.load import load_machine
+from einc.machines.model import find_adding_switches
 from tests.support.plain_simulator import simulate_plainly
 
 H100 = load_machine("dgx-h100").ideal()

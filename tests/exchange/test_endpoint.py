@@ -10,9 +10,8 @@ import pytest
 
 from einc.errors import ProgramError, UsageError
 from einc.exchange.synthesis import SynthesisOptions, synthesize
-from einc.exchange.synthesis.endpoint import MAX_REPLY, EndpointProposer, read_endpoint
-from einc.exchange.synthesis.prompt import build_messages, extract_programs
-from einc.exchange.synthesis.proposers import JudgedCandidate
+from einc.exchange.synthesis.proposers import JudgedCandidate, build_messages, extract_programs
+from einc.exchange.synthesis.sources import MAX_REPLY, EndpointProposer, read_endpoint
 from einc_runtime.environment import LLM_KEY
 from tests.support.proposal_cases import BARE, MACHINE, PREAMBLE, SPLIT, make_request
 

@@ -15,8 +15,7 @@ from einc.exchange.synthesis.allocation import allocate_routes, sum_volumes
 from einc.exchange.synthesis.demands import find_demands, group_by_shape
 from einc.exchange.synthesis.rounding import RoutePool
 from einc.exchange.synthesis.routes import compute_duration, compute_load, list_crossed, list_needed_copies
-from einc.exchange.synthesis.scheduling import ListScheduler
-from einc.exchange.synthesis.task_graph import build_tasks
+from einc.exchange.synthesis.scheduling import ListScheduler, build_tasks
 from einc.machines.load import load_machine
 from tests.support.property_examples import examples
 

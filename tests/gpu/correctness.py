@@ -106,7 +106,7 @@ is told."""
 
 def reference(case: Case, arrays: Mapping[str, Array]) -> dict[str, Array]:
     """The outputs in float64, by the operators' meaning on whole arrays."""
-    from einc.plan_reading.reference import compute_outputs
+    from einc.plan_reading.restore import compute_outputs
 
     wide = compiled(case, 1, "f64")
     return compute_outputs(wide, {name: widened(array) for name, array in arrays.items()})

@@ -12,7 +12,7 @@ from typing import Any
 
 import pytest
 
-from einc.serving.errors import ApiError
+from einc.serving.fields import ApiError
 from einc.serving.requests import parse_chat, parse_completion, parse_embedding
 from einc_runtime.generation.model_folder import ModelFolder
 from tests.support.import_configs import LLAMA, faults, imported

@@ -9,7 +9,7 @@ import pytest
 
 from einc.core.tensor import DType
 from einc.ops.base import Operator
-from einc.ops.reproducible import ReproducibleOperator
+from einc.ops.wrapping import ReproducibleOperator
 from einc_runtime.kernels import index
 from einc_runtime.kernels.base import ANY_NUMBER, JointInvocation, Kernel
 from einc_runtime.kernels.calls.fold import FoldCall

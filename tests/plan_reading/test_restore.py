@@ -9,8 +9,7 @@ import pytest
 from einc.compiler import Compiled, compile_model
 from einc.errors import OperatorError
 from einc.options import CompileOptions
-from einc.plan_reading.reference import compute_outputs, measure_movements
-from einc.plan_reading.restore import restore_graph, restore_plan
+from einc.plan_reading.restore import compute_outputs, measure_movements, restore_graph, restore_plan
 from einc.report.document import explain
 from einc_runtime.cli.comparison import ROUNDING, compare, tolerance_of
 from einc_runtime.execution.session import Session

@@ -12,8 +12,7 @@ import numpy as np
 import pytest
 
 from einc.calibration.form_fit import predict_us
-from einc.machines.catalogue import load_catalogue
-from einc.machines.datasheets import scale_rates
+from einc.machines.catalogue import load_catalogue, scale_rates
 from einc.machines.gpu import GpuRates
 from einc.machines.load import load_gpu, load_machine
 from einc.machines.model import Site

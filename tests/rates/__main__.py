@@ -17,8 +17,7 @@ from pathlib import Path
 import msgspec
 from threadpoolctl import threadpool_limits
 
-from einc.machines.catalogue import load_catalogue
-from einc.machines.datasheets import load_unit_gpu
+from einc.machines.catalogue import load_catalogue, load_unit_gpu
 from einc.machines.gpu import GpuRates
 from einc.machines.load import list_gpus, load_gpu
 from tests.rates.fit import as_committed, fit_rates

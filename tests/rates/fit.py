@@ -9,7 +9,7 @@ import numpy as np
 from scipy.stats import spearmanr
 
 from einc.calibration import form_fit
-from einc.machines.datasheets import DataSheet
+from einc.machines.catalogue import DataSheet
 from einc.machines.gpu import ExpertsRates, MeasuredRates
 from tests.rates.forms import Array, LayerRates
 from tests.rates.kinds import KINDS, MeasuredShapes

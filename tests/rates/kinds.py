@@ -10,8 +10,7 @@ import msgspec
 import numpy as np
 
 from einc.calibration.forms import FORMS, Form
-from einc.machines.catalogue import Gpu
-from einc.machines.datasheets import DataSheet
+from einc.machines.catalogue import DataSheet, Gpu
 from einc.machines.gpu import MeasuredRates
 from tests.rates.forms import Array, LayerRates, decode_attention_us, experts_us, prefill_attention_us, product_us
 from tests.rates.measurements import Measured

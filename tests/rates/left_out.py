@@ -1,6 +1,6 @@
 """GPUs that were left out: kernels that are predicted from a data sheet, by what was fitted to other GPUs.
 
-The rates of a unit GPU (`einc.machines.datasheets`) are fitted to all other GPUs at once, without tables. A GPU whose
+The rates of a unit GPU (`einc.machines.catalogue`) are fitted to all other GPUs at once, without tables. A GPU whose
 chip another one has, too, is left out together with it, as GPUs that nobody measured have no such twins.
 """
 
@@ -11,8 +11,7 @@ from dataclasses import dataclass
 
 import msgspec
 
-from einc.machines.catalogue import load_catalogue
-from einc.machines.datasheets import scale_rates
+from einc.machines.catalogue import load_catalogue, scale_rates
 from einc.machines.gpu import MeasuredRates
 from tests.rates.fit import Accuracy, as_committed, fit_unit, measure_accuracy
 from tests.rates.kinds import KINDS

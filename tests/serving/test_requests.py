@@ -9,7 +9,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from einc.serving.errors import ApiError
+from einc.serving.fields import ApiError
 from einc.serving.requests import ChatRequest, CompletionRequest, parse_chat, parse_completion, parse_embedding
 from tests.support.property_examples import examples
 

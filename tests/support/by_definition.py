@@ -9,7 +9,7 @@ import numpy as np
 from einc.core.intervals import Intervals
 from einc.core.spec import FunctionSpec
 from einc.ops.base import Operator
-from einc.ops.reproducible import ReproducibleOperator
+from einc.ops.wrapping import ReproducibleOperator
 from tests.support.block_slices import slices
 from tests.support.definition_oracle import Array, Concrete, corruptions, difference, fault, reachable, requests
 from tests.support.kernel_pieces import run_kernel

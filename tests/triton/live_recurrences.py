@@ -7,7 +7,7 @@ import zlib
 import numpy as np
 import pytest
 
-from einc.ops.reproducible import ReproducibleOperator
+from einc.ops.wrapping import ReproducibleOperator
 from einc_runtime.kernels.triton import recurrence
 from tests.support.recurrence_cases import CASES
 from tests.support.triton_against_cpu import check

@@ -9,7 +9,7 @@ os.environ["TRITON_INTERPRET"] = "1"  # before triton is imported
 import numpy as np
 import pytest
 
-from einc.plan_reading.reference import compute_outputs
+from einc.plan_reading.restore import compute_outputs
 from einc_runtime.kernels.base import Invocation
 from einc_runtime.kernels.triton import builders
 from einc_runtime.kernels.triton.ordered_sums import PROGRAM_TERMS

@@ -11,8 +11,16 @@ import click
 
 from einc.cli.files import read_model_text
 from einc.cli.model_folders import CONFIGURATION, PublishedModel, find_model_folder, read_published_model
-from einc.cli.options import DURATION, PARAM_VALUE, SECONDS, TOKEN_COUNT, complete_machines
-from einc.cli.stored_weights import BIT_FORMS, bits_option, round_inputs_option
+from einc.cli.options import (
+    BIT_FORMS,
+    DURATION,
+    PARAM_VALUE,
+    SECONDS,
+    TOKEN_COUNT,
+    bits_option,
+    complete_machines,
+    round_inputs_option,
+)
 from einc.cli.training_options import training_step_options
 from einc.errors import UsageError
 from einc.options import CompileOptions

@@ -329,7 +329,7 @@ def _describe_trust(document: dict[str, Any]) -> str:
 def _uses_switches(tree: ProgramTree, machine: Machine, asked_for: bool) -> bool:
     """Whether switches may copy and add: on request, or where the body of a file lets them. Raises UsageError where a
     machine is asked for what it has not."""
-    from einc.machines.adding_switches import find_adding_switches
+    from einc.machines.model import find_adding_switches
 
     if asked_for and not find_adding_switches(machine):
         raise UsageError(

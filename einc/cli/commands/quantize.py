@@ -6,7 +6,7 @@ import os
 
 import click
 
-from einc.cli.stored_weights import BIT_FORMS, bits_option, round_inputs_option
+from einc.cli.options import BIT_FORMS, bits_option, round_inputs_option
 from einc.errors import UsageError
 from einc_runtime.cli import files, output
 from einc_runtime.cli.base import command, json_option

@@ -28,7 +28,7 @@ def run_command(check: bool, **arguments: Any) -> None:
     """
     reference = None
     if check:
-        from einc.plan_reading.reference import compute_outputs, measure_movements
+        from einc.plan_reading.restore import compute_outputs, measure_movements
 
         reference = Reference(compute_outputs, measure_movements)
     run_plan(RunOptions(**arguments), reference)

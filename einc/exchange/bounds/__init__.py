@@ -11,10 +11,9 @@ import math
 from collections.abc import Callable
 from functools import lru_cache
 
-from einc.exchange.bounds.certificate import Certificate, Witness, ZeroWitness
 from einc.exchange.bounds.closed_form import CountingWitness, RadiusWitness, find_best_combining
 from einc.exchange.bounds.cut import find_best_cut
-from einc.exchange.bounds.demands import DemandSet, collect_demands
+from einc.exchange.bounds.demands import Certificate, DemandSet, Witness, ZeroWitness, collect_demands
 from einc.exchange.bounds.flow import MAX_FLOW_SITES as MAX_FLOW_SITES
 from einc.exchange.bounds.flow import solve_flow
 from einc.exchange.bounds.memberships import bound_over_memberships

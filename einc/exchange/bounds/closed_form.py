@@ -23,9 +23,8 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from functools import lru_cache
 
-from einc.exchange.bounds.certificate import format_bytes, format_latency, format_rate
 from einc.exchange.bounds.cut import count_needed_bytes
-from einc.exchange.bounds.demands import DemandClass, DemandSet, FormingClass
+from einc.exchange.bounds.demands import DemandClass, DemandSet, FormingClass, format_bytes, format_latency, format_rate
 from einc.exchange.network import Network, list_sites
 
 

@@ -13,8 +13,7 @@ from dataclasses import dataclass
 from functools import cache, lru_cache
 from typing import TYPE_CHECKING, Any
 
-from einc.exchange.bounds.certificate import format_bytes, format_latency, format_rate
-from einc.exchange.bounds.demands import DemandSet, OverlapGroup
+from einc.exchange.bounds.demands import DemandSet, OverlapGroup, format_bytes, format_latency, format_rate
 from einc.exchange.network import Network, list_sites, make_mask
 
 if TYPE_CHECKING:

@@ -29,8 +29,7 @@ from typing import Any, Literal
 
 import numpy as np
 
-from einc.exchange.bounds.certificate import format_latency
-from einc.exchange.bounds.demands import DemandClass, DemandSet
+from einc.exchange.bounds.demands import DemandClass, DemandSet, format_latency
 from einc.exchange.linear import LinearProgram
 from einc.exchange.network import Network, ResourcePrices, list_sites
 

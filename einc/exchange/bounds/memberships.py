@@ -20,9 +20,8 @@ from typing import Any
 
 import numpy as np
 
-from einc.exchange.bounds.certificate import Certificate
 from einc.exchange.bounds.closed_form import choose_disjoint_holders
-from einc.exchange.bounds.demands import DemandSet, DemandTable
+from einc.exchange.bounds.demands import Certificate, DemandSet, DemandTable
 from einc.exchange.language.program import Program
 from einc.exchange.memberships import MAX_COMPARED_SITES, Ints, compute_target_masks, decode_masks, enumerate_masks
 from einc.exchange.network import Network, list_sites, make_mask

@@ -19,8 +19,7 @@ from einc.exchange.language.program import (
     explain_reads,
     list_targets,
 )
-from einc.machines.adding_switches import find_adding_switches
-from einc.machines.model import Machine
+from einc.machines.model import Machine, find_adding_switches
 
 
 @dataclass(frozen=True, slots=True)

@@ -23,8 +23,7 @@ from einc.exchange.simulation.body_run import (
     name_action,
 )
 from einc.exchange.simulation.fluid import Fluid, find_private_capacities, index_crossings
-from einc.machines.adding_switches import find_adding_switches
-from einc.machines.model import BYTES_PER_MS, MS_PER_US, Machine, Pair
+from einc.machines.model import BYTES_PER_MS, MS_PER_US, Machine, Pair, find_adding_switches
 
 
 class _MachineLanes:

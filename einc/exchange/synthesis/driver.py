@@ -29,16 +29,17 @@ from einc.exchange.synthesis.demands import MAX_TERMINALS, Demand
 from einc.exchange.synthesis.placement import choose_fewest_bytes, place
 from einc.exchange.synthesis.rewrites import MAX_REWRITTEN, improve_by_rewrites
 from einc.exchange.synthesis.rounding import RouteChooser, choose_piece_counts
-from einc.exchange.synthesis.scheduling import build_first_schedule, improve_schedule
-from einc.exchange.synthesis.splitting import can_split, find_atom_families, split_atoms
-from einc.exchange.synthesis.switching import build_switched_bodies
-from einc.exchange.synthesis.task_graph import (
+from einc.exchange.synthesis.scheduling import (
     ExchangeTasks,
     TaskSchedule,
+    build_first_schedule,
     build_tasks,
+    improve_schedule,
     write_ordered_actions,
     write_unordered_actions,
 )
+from einc.exchange.synthesis.splitting import can_split, find_atom_families, split_atoms
+from einc.exchange.synthesis.switching import build_switched_bodies
 from einc.machines.model import Machine
 
 if TYPE_CHECKING:

@@ -14,8 +14,7 @@ from itertools import count
 from einc.exchange.language.exact_cover import CoverBudget, find_cheapest_partition
 from einc.exchange.language.program import Action, Aggregate, Program, Requirement, list_targets
 from einc.exchange.synthesis.splitting import can_split, find_atom_families, split_atoms
-from einc.machines.adding_switches import AddingSwitch, find_adding_switches
-from einc.machines.model import Machine
+from einc.machines.model import AddingSwitch, Machine, find_adding_switches
 
 _PIECES_OF_A_TARGET = (1, 4, 16)
 """How many pieces each target adds up: sums of earlier ones move while later ones are added."""

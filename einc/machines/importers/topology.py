@@ -3,7 +3,7 @@
 - A pair with n direct NVLinks gets a resource per direction (`nvN a>b`) of n times the rate of a link; xGMI likewise.
 - GPUs on switches get an egress and an ingress resource each, of as many links as they have there.
 - All pairs of one host that have neither go over PCIe (`pcie.py`), through the host's memory where they are no peers.
-- Pairs of two hosts that have none of these go over network cards (`network.py`).
+- Pairs of two hosts that have none of these go over network cards (`host_lists.py`).
 
 Some files show pairs on a switch as if they were direct: such links are told from others by their number.
 """
@@ -16,7 +16,7 @@ from dataclasses import dataclass
 
 from einc.errors import MachineError, UsageError
 from einc.machines.catalogue import Gpu, compute_pcie_gbs, find_by_links, list_names, require_by_name, suggest_names
-from einc.machines.importers.network import add_network
+from einc.machines.importers.host_lists import add_network
 from einc.machines.importers.pcie import SOCKET_GBS, build_ways
 from einc.machines.importers.topology_facts import Topology
 from einc.machines.load import build_gpu_site, require_connected

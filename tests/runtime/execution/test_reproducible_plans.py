@@ -8,9 +8,9 @@ import pytest
 
 from einc.compiler import compile_model
 from einc.ops import registry
-from einc.ops.reproducible import find_ordered_indices
+from einc.ops.wrapping import find_ordered_indices
 from einc.options import CompileOptions
-from einc.plan_reading.reference import compute_outputs
+from einc.plan_reading.restore import compute_outputs
 from einc.plan_report import read_report
 from einc_runtime.errors import PlanFault
 from einc_runtime.execution.cuda.precompile import list_sources

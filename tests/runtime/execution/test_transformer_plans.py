@@ -23,7 +23,7 @@ def run(bundle, **given):
 @pytest.mark.sampled(2)
 @pytest.mark.parametrize(("sites", "dtype"), one_in(2, [1, 3, 5, 8], TOLERANCE))
 def test_plans_agree_with_references(sites, dtype):
-    from einc.plan_reading.reference import compute_outputs
+    from einc.plan_reading.restore import compute_outputs
     from einc_runtime.cli.comparison import compare
 
     bundle = compiled(TRANSFORMER, sites, dtype)
