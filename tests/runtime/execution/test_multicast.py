@@ -9,12 +9,15 @@ import pytest
 
 from einc_runtime.environment import MULTICAST
 from einc_runtime.errors import KernelFault, MissingFault
+from einc_runtime.execution.cpu.executor import CpuExecutor
 from einc_runtime.execution.cuda.driver import DriverError
 from einc_runtime.execution.cuda.executor import CudaExecutor
 from einc_runtime.execution.cuda.virtual_memory import DRIVER_PROTOTYPES, CudaVirtualMemory
+from einc_runtime.execution.session import Session
 from tests.support.cuda_fake import FakeDriver
 from tests.support.cuda_fake_kernels import NumpyKernels
 from tests.support.cuda_plans import agrees_with_the_cpu, block, chain, ffn
+from tests.support.launch_cases import compile_cut_step, run_twice, step_arrays
 
 UNIT = 1 << 12
 FORMS = {"block": block, "ffn": ffn, "chain": chain}
@@ -54,6 +57,20 @@ def test_sums_over_all_sites_at_one_offset_are_made_by_the_object(wanted):
     executor = executed(chain(2), driver)
     assert count_sums(executor) == 8
     executor.close()
+
+
+def test_switches_make_all_sums_of_a_step_of_decoding(wanted):
+    """Where sites have equally much of everything, their partial results lie at one offset."""
+    bundle = compile_cut_step(2, heads_q=4, heads_kv=2, vocab=96)
+    driver = FakeDriver(2, seed=3, multicast=UNIT)
+    arrays = step_arrays(bundle, 5)
+    results = []
+    for executor in (CudaExecutor(bundle, None, driver=driver, kernels=NumpyKernels(driver)), CpuExecutor(bundle, 1)):
+        with Session(bundle, executor=executor) as session:
+            results.append(run_twice(session, arrays))
+            assert executor.name == "cpu" or count_sums(executor) == 2 * 2
+    for name, values in results[1].items():
+        np.testing.assert_allclose(results[0][name], values, atol=1e-5 * np.abs(values).max())
 
 
 @pytest.mark.parametrize(
