@@ -174,6 +174,15 @@ def test_events_and_flags_keep_every_wait(step):
                 pending += tasks[schedule.steps[earlier].task].after
             else:
                 assert earlier in begun[step_of[number]], (number, earlier)
+    for s in sums:
+        part_at = {tasks[n].site: n for n in s.tasks}
+        for gather in s.gathers:
+            maker, reader = part_at[tasks[gather].site], part_at[step.buffers[tasks[gather].write.buffer].site]
+            assert schedule.steps[step_of[gather]].after == (step_of[reader],)
+            before_sum = [b for b in list_waits(tasks, gather) if b < s.first]
+            assert all(
+                step_of[b] in begun[step_of[maker]] for b in before_sum if schedule.steps[step_of[b]].stream is not None
+            )
 
 
 def find_ended_before(schedule, order):
