@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import math
-import os
 import time
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
@@ -11,6 +10,7 @@ from dataclasses import dataclass, replace
 from einc.calibration.fit import fit_rates, list_ratios, round_to_digits
 from einc.calibration.models import list_probes
 from einc.calibration.samples import Clock, Phase, SessionRunner, StartRunner, measure_probes
+from einc.machines.detect import measure_memory
 from einc.machines.gpu import SIZES
 from einc.machines.load import count_host_cores, load_machine
 from einc.machines.model import KernelRate, Machine, Site
@@ -75,7 +75,7 @@ def calibrate_host(
                 hbm_gbs=min(moving.gbs, 1e6),
                 flops=_list_peaks(begun),
                 kernels=tuple(sorted(begun.items())),
-                memory_bytes=_measure_memory() // len(base.sites) or site.memory_bytes,
+                memory_bytes=measure_memory() // len(base.sites) or site.memory_bytes,
             )
             for site in base.sites
         ),
@@ -96,13 +96,6 @@ def _list_peaks(rates: dict[str, KernelRate]) -> tuple[tuple[str, float], ...]:
         if task == PRODUCT_KERNEL and rate.flops < 1e30:
             peaks[dtype or "f32"] = rate.flops
     return tuple(sorted(peaks.items()))
-
-
-def _measure_memory() -> int:
-    try:
-        return os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES")
-    except (ValueError, OSError, AttributeError):
-        return 0
 
 
 def list_measured_rates(site: Site) -> list[tuple[str, KernelRate]]:

@@ -12,6 +12,7 @@ from typing import Any
 
 import numpy as np
 
+from einc.exchange.language.exact_cover import find_root
 from einc.machines.model import Pair
 
 Ints = np.ndarray[Any, np.dtype[np.int64]]
@@ -24,23 +25,17 @@ def find_levels(widths: Mapping[Pair, float], sites: Sequence[int]) -> tuple[Clu
     `widths` has the bandwidth of every pair that can talk. Clusters and their sites are in ascending order.
     """
     parent = {site: site for site in sites}
-
-    def root(site: int) -> int:
-        while parent[site] != site:
-            parent[site] = site = parent[parent[site]]
-        return site
-
     levels: list[Clusters] = [tuple((site,) for site in sites)]
     by_width: dict[float, list[Pair]] = {}
     for pair, width in widths.items():
         by_width.setdefault(width, []).append(pair)
     for width in sorted(by_width, reverse=True):
         for a, b in by_width[width]:
-            kept_root, merged_root = sorted((root(a), root(b)))
+            kept_root, merged_root = sorted((find_root(parent, a), find_root(parent, b)))
             parent[merged_root] = kept_root
         clusters: dict[int, list[int]] = {}
         for site in sites:
-            clusters.setdefault(root(site), []).append(site)
+            clusters.setdefault(find_root(parent, site), []).append(site)
         level = tuple(map(tuple, clusters.values()))
         if len(level) < len(levels[-1]):
             levels.append(level)

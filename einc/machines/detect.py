@@ -195,7 +195,7 @@ def _describe_host() -> Machine:
     """`host` with what can be known here: cores, memory and the bandwidth of a copy, shared by all sites."""
     machine = load_machine(HOST)
     cores, copy_gbs = len(machine.sites), round(measure_copy_bandwidth(), 2)
-    memory = _measure_memory() // cores
+    memory = measure_memory() // cores
     # A copy reads and writes, so memory serves twice what it moves; the sites share it.
     hbm = round(2 * copy_gbs / cores, 2)
     sites = tuple(
@@ -218,7 +218,8 @@ def measure_copy_bandwidth(size: int = 64 * 2**20, repeats: int = 5) -> float:
     return max(size / max(best, 1e-9) / 1e9, 0.01)
 
 
-def _measure_memory() -> int:
+def measure_memory() -> int:
+    """Bytes of this computer; 0 where the system does not tell."""
     try:
         return os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES")
     except (ValueError, OSError, AttributeError):

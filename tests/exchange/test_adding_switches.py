@@ -13,12 +13,13 @@ from einc.exchange.bounds import bound, verify
 from einc.exchange.language.checker import check
 from einc.exchange.language.printer import print_program
 from einc.exchange.language.program import Action, list_targets
-from einc.exchange.language.resolve import read_preamble, read_program
+from einc.exchange.language.resolve import read_program
 from einc.exchange.simulation.simulator import BodyEvaluator, simulate
 from einc.exchange.synthesis import SynthesisOptions, synthesize
 from einc.machines.load import load_machine
 from einc.machines.model import find_adding_switches
 from tests.support.plain_simulator import simulate_plainly
+from tests.support.preambles import read_preamble
 
 H100 = load_machine("dgx-h100").ideal()
 SUM = """IN: A @ 0; B @ 1; C+D @ 2

@@ -7,7 +7,6 @@ from pathlib import Path
 import pytest
 
 from einc.errors import ProgramError
-from einc.exchange.language.resolve import read_preamble
 from einc.exchange.synthesis import SynthesisOptions, synthesize
 from einc.exchange.synthesis.proposers import (
     JudgedCandidate,
@@ -18,6 +17,7 @@ from einc.exchange.synthesis.proposers import (
 )
 from einc.exchange.synthesis.sources import CommandProposer
 from tests.support.exchange_oracle import SWAP
+from tests.support.preambles import read_preamble
 from tests.support.proposal_cases import BARE, MACHINE, PREAMBLE, SPLIT, make_request
 
 

@@ -8,7 +8,6 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from einc.exchange.language.resolve import read_preamble
 from einc.exchange.network import build_network
 from einc.exchange.synthesis import rounding
 from einc.exchange.synthesis.allocation import allocate_routes, sum_volumes
@@ -17,6 +16,7 @@ from einc.exchange.synthesis.rounding import RoutePool
 from einc.exchange.synthesis.routes import compute_duration, compute_load, list_crossed, list_needed_copies
 from einc.exchange.synthesis.scheduling import ListScheduler, build_tasks
 from einc.machines.load import load_machine
+from tests.support.preambles import read_preamble
 from tests.support.property_examples import examples
 
 

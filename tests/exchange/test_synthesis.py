@@ -10,7 +10,7 @@ from einc.errors import ProgramError
 from einc.exchange.language.checker import check
 from einc.exchange.language.printer import print_program
 from einc.exchange.language.program import Partition
-from einc.exchange.language.resolve import read_preamble, read_program
+from einc.exchange.language.resolve import read_program
 from einc.exchange.naive import build_naive_body
 from einc.exchange.network import build_network
 from einc.exchange.simulation.simulator import simulate
@@ -18,6 +18,7 @@ from einc.exchange.synthesis import SynthesisOptions, driver, placement, synthes
 from einc.exchange.synthesis.allocation import allocate_routes
 from einc.machines.load import load_machine
 from tests.support.exchange_oracle import CUBE_MESH, DOUBLING, PREAMBLE, SWAP, machines_and_programs
+from tests.support.preambles import read_preamble
 from tests.support.property_examples import examples
 
 SITES = "0, 1, 2, 3, 4, 5, 6, 7"

@@ -31,7 +31,7 @@ def test_the_host_has_the_bandwidth_that_was_measured(monkeypatch):
     monkeypatch.setattr(detect, "detect_gpus", lambda **_: None)
     monkeypatch.setattr(detect, "run_tool", lambda command: None)
     monkeypatch.setattr(detect, "measure_copy_bandwidth", lambda: 12.0)
-    monkeypatch.setattr(detect, "_measure_memory", lambda: 7 * 2**30)
+    monkeypatch.setattr(detect, "measure_memory", lambda: 7 * 2**30)
     detection = detect.detect()
     machine = detection.machine
     assert detection.sources == ("cores, memory and a copy: measured here",)

@@ -9,13 +9,14 @@ import pytest
 
 from einc.errors import EincError
 from einc.exchange.language.printer import print_program
-from einc.exchange.language.resolve import read_preamble, read_program
+from einc.exchange.language.resolve import read_program
 from einc.exchange.synthesis import SynthesisOptions, synthesize
 from einc.machines.load import load_machine
 from einc.options import GivenExchange
 from einc.report.exchanges import describe_exchange
 from einc_runtime.execution.session import Session
 from tests.support.layered_model import compile_layers, exchanges_of
+from tests.support.preambles import read_preamble
 
 MACHINE = load_machine("dgx-v100").restrict(range(4)).ideal()
 

@@ -1,9 +1,9 @@
 """A small preamble for proposals of programs, a program for it that splits atoms, and a request for proposals."""
 
-from einc.exchange.language.resolve import read_preamble
 from einc.exchange.synthesis import synthesize_naive
 from einc.exchange.synthesis.proposers import ProposalRequest
 from einc.machines.load import load_machine
+from tests.support.preambles import read_preamble
 
 MACHINE = load_machine("dgx-h100").ideal()
 BARE = "IN: A @ 0; B @ 1\nOUT: A+B @ 0, 1\n"

@@ -91,9 +91,9 @@ def synthesize_all() -> list[Synthesized]:
 
 def synthesize_exchange(system: str, collective: str, size: int) -> Synthesized:
     """An all-reduce may also be that of whole buffers: the faster of the two."""
-    from einc.exchange.language.resolve import read_preamble
     from einc.exchange.synthesis import SynthesisOptions, synthesize
     from einc.machines.load import load_machine
+    from tests.support.preambles import read_preamble
 
     machine = load_machine(MACHINE_OF[system]).restrict(range(RANKS))
     texts = [write_collective(collective, RANKS, size)]

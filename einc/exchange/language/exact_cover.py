@@ -4,9 +4,12 @@ from __future__ import annotations
 
 import heapq
 from collections.abc import Collection, Sequence
+from typing import TypeVar
 
 from einc.errors import ProgramError
 from einc.exchange.language.program import Aggregate
+
+_Member = TypeVar("_Member", bound=str | int)
 
 MAX_COVER_STEPS = 20_000_000
 """Steps that a budget allows: comparisons of two aggregates. A step of a cover search counts as 20."""
@@ -46,25 +49,26 @@ def find_cheapest_partition(
     return tuple(sorted(chosen))
 
 
+def find_root(parent: dict[_Member, _Member], member: _Member) -> _Member:
+    """The member that stands for all that are joined with one; `parent` leads to it, and is shortened."""
+    while parent[member] != member:
+        parent[member] = member = parent[parent[member]]
+    return member
+
+
 def _group_connected(
     target: Aggregate, parts: Sequence[tuple[Aggregate, int]]
 ) -> list[tuple[list[str], list[tuple[Aggregate, int]]]]:
     """Groups of atoms that parts connect, with those parts; each group can be covered independently."""
     parent = {atom: atom for atom in target}
-
-    def root(atom: str) -> str:
-        while parent[atom] != atom:
-            parent[atom] = atom = parent[parent[atom]]
-        return atom
-
     for part, _ in parts:
         for atom in part[1:]:
-            parent[root(atom)] = root(part[0])
+            parent[find_root(parent, atom)] = find_root(parent, part[0])
     groups: dict[str, tuple[list[str], list[tuple[Aggregate, int]]]] = {}
     for atom in target:
-        groups.setdefault(root(atom), ([], []))[0].append(atom)
+        groups.setdefault(find_root(parent, atom), ([], []))[0].append(atom)
     for entry in parts:
-        groups[root(entry[0][0])][1].append(entry)
+        groups[find_root(parent, entry[0][0])][1].append(entry)
     return list(groups.values())
 
 

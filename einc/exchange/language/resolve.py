@@ -240,11 +240,6 @@ def locate_fault(resolved: Resolved, message: str, subject: Action | Requirement
     return resolved.source.error(message, text_range, hint)
 
 
-def read_preamble(text: str, file: str = "<program>", machine: Machine | None = None) -> Program:
-    """The program of a text as `synthesize` takes it."""
-    return resolve_preamble(parse(text, file), machine)
-
-
 def resolve_preamble(tree: ProgramTree, machine: Machine | None = None, *, switches: bool = False) -> Program:
     """A program with its open partitions left open; its body is kept only where every membership is explicit.
 

@@ -7,31 +7,25 @@ alike, and IN and OUT follow piece by piece. In a whole plan, cutting and joinin
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Iterable, Mapping
+from collections.abc import Mapping
 
 from einc.errors import ProgramError
+from einc.exchange.language.exact_cover import find_root
 from einc.exchange.language.program import Aggregate, Holding, Program, Requirement
 
 
 def find_atom_families(program: Program) -> dict[str, str]:
     """For every atom of the preamble the first atom of its family: those that aggregates tie together."""
-    parent: dict[str, str] = {}
-
-    def root(atom: str) -> str:
-        parent.setdefault(atom, atom)
-        while parent[atom] != atom:
-            parent[atom] = atom = parent[parent[atom]]
-        return atom
-
-    named: Iterable[Aggregate] = [
+    named: list[Aggregate] = [
         *(holding.aggregate for holding in program.holdings),
         *(requirement.aggregate for requirement in program.requirements),
     ]
+    parent = {atom: atom for aggregate in named for atom in aggregate}
     for aggregate in named:
         for atom in aggregate:
-            kept_root, merged_root = sorted((root(aggregate[0]), root(atom)))
+            kept_root, merged_root = sorted((find_root(parent, aggregate[0]), find_root(parent, atom)))
             parent[merged_root] = kept_root
-    return {atom: root(atom) for atom in sorted(parent)}
+    return {atom: find_root(parent, atom) for atom in sorted(parent)}
 
 
 def split_size(size: int, pieces: int) -> tuple[int, ...]:

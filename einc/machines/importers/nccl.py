@@ -14,7 +14,7 @@ from collections.abc import Sequence
 from einc.errors import MachineError
 from einc.machines.catalogue import Gpu, compute_pcie_gbs, find_by_device
 from einc.machines.importers.pcie import Lane, Way, find_socket_rate
-from einc.machines.importers.topology_facts import Topology
+from einc.machines.importers.topology_facts import Topology, normalize_bus_id
 from einc.machines.importers.xml_reader import Element
 from einc.machines.model import Pair
 from einc.machines.schema import MAX_SITES
@@ -52,7 +52,7 @@ def read_nccl(elements: Sequence[Element], where: str) -> Topology:
         if gpu is None or gpu.name != "gpu":
             raise MachineError(f"an {_LINKS[link.name]} that stands in no <gpu>", where=link.span, hint=_DUMP)
         site, count = number[_get_key(gpu)], _read_count(link)
-        target = _normalize_bus_id(_get_attribute(link, "target"))
+        target = normalize_bus_id(_get_attribute(link, "target"))
         peer = number.get((keys[site][0], target))
         kind = "" if peer is not None and "tclass" not in link.attributes else _get_attribute(link, "tclass").lower()
         if kind in _SWITCH:
@@ -228,15 +228,9 @@ def _get_key(gpu: Element) -> _Key:
     pci, cpu = gpu.inside("pci"), gpu.inside("cpu")
     if pci is None:
         raise MachineError("a <gpu> that stands in no <pci>", where=gpu.span)
-    return (cpu.attributes.get("host_hash", "") if cpu is not None else ""), _normalize_bus_id(
+    return (cpu.attributes.get("host_hash", "") if cpu is not None else ""), normalize_bus_id(
         _get_attribute(pci, "busid")
     )
-
-
-def _normalize_bus_id(text: str) -> str:
-    """`0000:1b:00.0` however it was written: the domain may have more zeros, letters may have either case."""
-    domain, colon, address = text.strip().lower().partition(":")
-    return f"{domain.lstrip('0'):0>4}{colon}{address}"[:40]
 
 
 def _make_label(gpu: Element, site: int) -> str:

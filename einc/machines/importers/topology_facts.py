@@ -50,3 +50,9 @@ class Topology:
     def degree(self, site: int) -> int:
         """Links that the file shows for a site, towards other GPUs."""
         return sum(self.direct.get((site, peer), 0) for peer in range(len(self.labels)))
+
+
+def normalize_bus_id(text: str) -> str:
+    """`0000:1b:00.0` however it was written: the domain may have more zeros, letters may have either case."""
+    domain, colon, address = text.strip().lower().partition(":")
+    return f"{domain.lstrip('0'):0>4}{colon}{address}"[:40]

@@ -8,6 +8,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
+from einc.machines.importers.topology_facts import normalize_bus_id
 from einc.machines.model import Pair
 
 _MAX_NVLINKS = 36
@@ -87,9 +88,3 @@ def _ask_ancestors(nvml: Any, handles: Sequence[Any]) -> dict[Pair, str]:
         if nvml.nvmlDeviceGetTopologyCommonAncestor(first, second, ctypes.byref(level)) == 0:
             near[a, b] = _ANCESTORS.get(level.value, "SYS")
     return near
-
-
-def normalize_bus_id(text: str) -> str:
-    """`0000:1b:00.0` however it was written: the domain may have more zeros, letters may have either case."""
-    domain, colon, address = text.strip().lower().partition(":")
-    return f"{domain.lstrip('0'):0>4}{colon}{address}"[:40]

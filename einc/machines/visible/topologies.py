@@ -21,11 +21,11 @@ from einc.errors import EincError, MachineError, UsageError
 from einc.machines.catalogue import Gpu, compute_pcie_gbs, find_by_name, suggest_names
 from einc.machines.importers.pcie import Lane, Way, build_slots, find_socket_rate, group_by_distance
 from einc.machines.importers.smi import read_smi
-from einc.machines.importers.topology_facts import Topology
+from einc.machines.importers.topology_facts import Topology, normalize_bus_id
 from einc.machines.load import load_machine
 from einc.machines.model import Machine, Pair
 from einc.machines.visible.cuda_driver import DriverFacts, VisibleGpu
-from einc.machines.visible.nvml import LinkFacts, ask_nvml, normalize_bus_id
+from einc.machines.visible.nvml import LinkFacts, ask_nvml
 from einc_runtime.text import escape_text
 
 _DEVICE = re.compile(r"[0-9a-f]{4,8}:[0-9a-f]{2}:[0-9a-f]{2}\.[0-9a-f]")
