@@ -135,8 +135,9 @@ class _Bound:
     def find(self) -> float:
         every = [self._offer(node) for node in self._graph.nodes]
         least = max(float(np.sum([offer.work.min() for offer in every])), *(float(o.longest.min()) for o in every))
-        path_nodes = self._find_paths(every)
-        means = self._list_means(path_nodes)
+        covering, through = self._find_paths(every)
+        path_nodes = list(dict.fromkeys([*covering, *through]))
+        means = self._list_means(path_nodes, len(covering))
         kept = self._keep(means, every)
         if kept is None or least >= self._known_ms:
             return self._known_ms  # any other plan is known to take no less
@@ -147,16 +148,14 @@ class _Bound:
     def bound_kernels(self, rounds: float) -> float:
         """All kernels, shared evenly, or those of a path, one after the other."""
         every = [self._offer(node) for node in self._graph.nodes]
-        on_path = (sum(float(every[n].shortest.min()) for n in path) for path in self._find_paths(every))
+        on_path = (sum(float(every[n].shortest.min()) for n in path) for path in self._find_paths(every)[0])
         return max(rounds * sum(float(offer.work.min()) for offer in every), *on_path)
 
-    def _list_means(self, path_nodes: Sequence[tuple[int, ...]]) -> list[_Mean]:
-        """Of each path alone, and of the first ones together."""
+    def _list_means(self, path_nodes: Sequence[tuple[int, ...]], covering: int) -> list[_Mean]:
+        """Of each path alone, and of the first ones together, up to all that are `covering`."""
         means = []
-        for group in (
-            *((k,) for k in range(len(path_nodes))),
-            *(tuple(range(n)) for n in range(2, len(path_nodes) + 1)),
-        ):
+        alone, together = ((k,) for k in range(len(path_nodes))), (tuple(range(n)) for n in range(2, covering + 1))
+        for group in (*alone, *together):
             counts = Counter(n for k in group for n in path_nodes[k])
             crossing = tuple(counts[n] for n in range(len(self._graph.nodes)))
             means += [_Mean(weight, group, crossing) for weight in WEIGHTS]
@@ -271,9 +270,13 @@ class _Bound:
         chained, works = zip(*times, strict=True)
         return min(chained), max(chained), sum(works) * candidate.replicas
 
-    def _find_paths(self, every: Sequence[_TimedOffer]) -> list[tuple[int, ...]]:
+    def _find_paths(self, every: Sequence[_TimedOffer]) -> tuple[list[tuple[int, ...]], list[tuple[int, ...]]]:
         """The longest path by shortest kernels, and then the longest by those that no path before leads through, until
-        there are none or MAX_PATHS. They follow reads that no function specification does without."""
+        there are none; and the longest through the first node of each kind. At most MAX_PATHS of both.
+
+        They follow reads that no function specification does without. Which has exchanges that no cut avoids is not
+        known before.
+        """
         weights = [float(offer.shortest.min()) for offer in every]
         nodes, position, producers = self._graph.nodes, self._graph.positions, self._graph.producers()
         sources: list[list[int]] = [
@@ -284,19 +287,24 @@ class _Bound:
             )
             for node in nodes
         ]
-        paths: list[tuple[int, ...]] = []
-        left = {n for n, weight in enumerate(weights) if weight}
-        while left and len(paths) < MAX_PATHS:
-            reached = [0.0] * len(nodes)
+
+        def find_longest(lengths: Sequence[float]) -> tuple[int, ...]:
+            reached = list(lengths)
             for n, read_nodes in enumerate(sources):
-                reached[n] = weights[n] * (1.0 if n in left else COVERED)
                 reached[n] += max((reached[m] for m in read_nodes), default=0.0)
-            path = [max(range(len(nodes)), key=reached.__getitem__)]
+            path = [max(range(len(nodes)), key=lambda n: (reached[n], n))]  # what takes no time may wait for much
             while sources[path[-1]]:
                 path.append(max(sources[path[-1]], key=reached.__getitem__))
-            left.difference_update(path)
-            paths.append(tuple(reversed(path)))
-        return paths
+            return tuple(reversed(path))
+
+        covering: list[tuple[int, ...]] = []
+        left = {n for n, weight in enumerate(weights) if weight}
+        while left and len(covering) < MAX_PATHS:
+            covering.append(find_longest([w if n in left else COVERED * w for n, w in enumerate(weights)]))
+            left.difference_update(covering[-1])
+        firsts = {id(offer): n for n, offer in reversed(list(enumerate(every)))}.values()
+        through = (find_longest([sum(weights) if m == n else w for m, w in enumerate(weights)]) for n in sorted(firsts))
+        return covering, list(itertools.islice(dict.fromkeys(through), MAX_PATHS))
 
     def _always_reads(self, node: Node, k: int) -> bool:
         """Whether every function specification of every candidate reads a part of this input."""
