@@ -14,7 +14,7 @@ from einc.physical.budget import SearchBudget
 from einc.physical.synthesis import SynthesizingScheduler
 from einc.search import passes
 from einc.search.completion import Completer
-from einc.search.evaluation import Evaluator
+from einc.search.evaluation import EvaluatedPlan, Evaluator
 from einc.search.fastest import PASSES, find_fastest, ignore_progress
 from einc.search.initial_plans import PAPER
 from einc.search.neighbours import list_changes
@@ -91,6 +91,39 @@ def test_plans_are_completed_only_where_synthesized_exchanges_were_asked_for() -
     assert min(completed.times.values()) <= state.best.predicted_ms
     improved = passes.improve_completion(search, completed)
     assert min(improved.times.values()) <= min(completed.times.values())
+
+
+def test_a_well_known_plan_that_is_nearly_as_fast_is_completed_beside_others(monkeypatch: pytest.MonkeyPatch) -> None:
+    """On few sites, however many are completed, and although a folded graph asks for more."""
+    graph, machine = draw_graph(305), load_machine("dgx-h100")
+    search = prepare(graph, machine, naive=False)
+    scheduler = SynthesizingScheduler(machine, 4, search.evaluator.scheduler, budget=SearchBudget())
+    search = replace(search, completer=Completer(search.evaluator, scheduler, None))
+    best = start_at(search).best
+    similar = search.evaluator.evaluate(list_changes(search.problem.tables, best.assignment)[0].apply(best.assignment))
+    assert similar is not None
+    monkeypatch.setattr(passes, "limit_completed", lambda sites, *, even, folded: (1, 0.5))
+    monkeypatch.setattr(passes, "WORTH_COMPLETING", math.inf)
+    for name, count in (("megatron", 2), (IMPROVED, 1)):
+        state = SearchState({PAPER: replace(best, predicted_ms=0.0), name: similar})
+        assert len(passes.complete(search, state).times) == count
+
+
+def test_the_best_well_known_plan_is_improved_on_many_sites(monkeypatch: pytest.MonkeyPatch) -> None:
+    search = prepare(draw_graph(11, most=2))
+    poor = max(passes.predict_starts(search, SearchState()).contenders.values(), key=lambda plan: plan.predicted_ms)
+    improved: list[list[EvaluatedPlan]] = []
+
+    def keep(evaluator: Evaluator, tables: object, starts: list[EvaluatedPlan], **_: object) -> EvaluatedPlan:
+        improved.append(starts)
+        return starts[0]
+
+    monkeypatch.setattr(passes, "descend", keep)
+    passes.improve(search, SearchState({"data": poor}))
+    assert len(improved) == 1
+    monkeypatch.setattr(passes, "MANY_SITES", 3)
+    passes.improve(search, SearchState({PAPER: poor, "data": poor}))
+    assert improved[2:] == [[poor]]
 
 
 def test_what_is_set_aside_counts_for_every_plan() -> None:
