@@ -20,7 +20,7 @@ def prepared(bundle: Bundle, threads: int):
     onednn.limit_threads(threads)
     layouts = [(array.shape, tuple(step // array.itemsize for step in array.strides)) for array in (x, k, z)]
     primitive = ConvolutionPrimitive(ConvolutionShape("f32", *layouts, WindowSteps((1, 1), (1, 1), (1, 1), (1, 1))))
-    inner = [np.zeros(size, np.uint8) for size in (*primitive.sizes, max(1, primitive.scratch))]
+    inner = [np.zeros(size, np.uint8) for size in primitive.sizes]
     primitive.copy(primitive.plain[0], x, primitive.used[0], inner[0])()
     primitive.copy(primitive.plain[1], k, primitive.used[1], inner[1])()
     back = primitive.copy(primitive.used[2], inner[2], primitive.plain[2], z)
@@ -29,4 +29,5 @@ def prepared(bundle: Bundle, threads: int):
         back()
         return z
 
-    return primitive.convolve(*inner), fetch
+    source, weights, target = inner
+    return primitive.convolve(source, weights, target, (), np.zeros(max(1, primitive.scratch), np.uint8)), fetch

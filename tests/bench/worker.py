@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import os
 import sys
+import tempfile
 import time
 from collections.abc import Callable
 from pathlib import Path
@@ -40,6 +41,8 @@ def main(competitor: str, plan: str, result: str, threads: str, repeats: str, fo
         onednn, aten, mkl, openblas = LIMITS[level]
         os.environ |= {"ONEDNN_MAX_CPU_ISA": onednn, "ATEN_CPU_CAPABILITY": aten}
         os.environ |= {"MKL_ENABLE_INSTRUCTIONS": mkl, "OPENBLAS_CORETYPE": openblas}
+        # PyTorch compiles headers beforehand, and would use those of another level in its usual folder
+        os.environ["TORCHINDUCTOR_CACHE_DIR"] = str(Path(tempfile.gettempdir(), f"torchinductor-{level}"))
     if kind.startswith("jax"):
         os.environ |= {"XLA_FLAGS": " ".join(flags), "JAX_PLATFORMS": "cpu"}
     if kind in ("numpy", "onednn", "torch", "transformers"):
