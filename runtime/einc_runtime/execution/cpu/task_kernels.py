@@ -20,7 +20,7 @@ from einc_runtime.kernels.registry import prepare, prepare_aggregate, prepare_jo
 from einc_runtime.plan.joint_aggregation import aggregation_groups
 from einc_runtime.plan.schema import AggregateTask, AnyTask, Bundle, CopyTask, KernelTask, Region, TransferTask
 
-MANY_TASKS = 48
+MANY_TASKS = 24
 """In a plan with so many tasks, all are machine code that can be, however small they are. Most are in any case,
 and one that needs the interpreter holds up the others for longer than it takes itself."""
 
