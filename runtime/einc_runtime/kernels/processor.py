@@ -135,6 +135,11 @@ class Processor:
         return "avx512bf16" in self.features
 
     @property
+    def multiplies_tiles(self) -> bool:
+        """Whether it multiplies tiles of bf16, several times as fast as their pairs."""
+        return "amx-bf16" in self.features
+
+    @property
     def integer_products(self) -> str:
         """What it multiplies and adds up at once: `bytes`, four pairs of them in registers of 512 bits, of which one
         has no sign; `signed`, four pairs of bytes in registers of 128 bits; `pairs`, two pairs of integers of 16 bits

@@ -134,6 +134,11 @@ def multiplies_bf16() -> bool:
     return _engine().processor.multiplies_bf16
 
 
+def multiplies_tiles() -> bool:
+    """Whether the processor multiplies tiles of bf16."""
+    return _engine().processor.multiplies_tiles
+
+
 def find_integer_products() -> str:
     """What the processor multiplies and adds up at once (`Processor.integer_products`)."""
     return _engine().processor.integer_products

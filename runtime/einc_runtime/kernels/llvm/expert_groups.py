@@ -33,11 +33,13 @@ MAX_EXPECTED_ROWS = 128
 
 @dataclass(frozen=True, slots=True)
 class _RowsProduct:
-    """The code that multiplies up to `most` rows by a matrix, and the rows of the panels that it takes, 0 for none."""
+    """The code that multiplies up to `most` rows by a matrix, and the rows of the panels that it takes, 0 for none;
+    `pairs` says that their elements are pairs of bf16."""
 
     most: int
     code: Future[compiler.Compiled]
     panel: int = 0
+    pairs: bool = False
 
 
 @dataclass(frozen=True, slots=True)
@@ -140,6 +142,7 @@ class ExpertGroups:
             arguments = np.array(of_rows, np.int64)
             numbers = [product.most, compiler.find_address(product.code), address(arguments), address(table), 0, 0]
             return numbers, [table, arguments]
+        common["depth"] = depth = depth // 2 if product.pairs else depth
         arguments = np.array(PanelArguments[int](**common, rows=0), np.int64)
         moved = np.array([address(gathered), address(vectors)], np.int64)
         of_packing = PackArguments[int](
@@ -159,11 +162,12 @@ def _list_products(weight: str, rows: str, result: str, depth: int) -> tuple[_Ro
     wide, registers = compiler.has_wide_registers(), compiler.find_registers()
     forms = [choose_few_rows_form(weight, rows, result, count, depth) for count in READ_ROWS[wide]]
     products = [_RowsProduct(form.rows, emit_few_rows(form)) for form in forms]
-    if wide and weight != "f32":  # libraries multiply more rows of these by instructions for them
+    pairs = multiplies_pairs(weight, rows) and depth % 2 == 0 and not compiler.multiplies_tiles()
+    if wide and weight != "f32" and not pairs:  # libraries multiply more rows of these by instructions for them
         return tuple(products)
     few, many = PANEL_ROWS[wide]
     for count, most in ((few, few), (many, MAX_PANEL_ROWS[wide])):
         emit_pack(count, True)
-        code = emit_panel_product(PanelForm(weight, result, count, registers, several=True))
-        products.append(_RowsProduct(most, code, count))
+        code = emit_panel_product(PanelForm(weight, result, count, registers, True, pairs))
+        products.append(_RowsProduct(most, code, count, pairs))
     return tuple(products)

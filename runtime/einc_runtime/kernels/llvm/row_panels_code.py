@@ -4,13 +4,15 @@ A panel has the elements of all rows at a position side by side, in a few regist
 into all lanes and multiplied by these, so that a register of sums belongs to a line of the matrix and has a lane for
 each row: no sum crosses lanes, and a line needs no packing. Up to eight lines are multiplied together, as many as there
 are registers for, so that their streams stay in the first cache whatever the step between lines is. Lines behind the
-next ones are fetched meanwhile. Lines of 16-bit floats are widened in memory of the first cache.
+next ones are fetched meanwhile. Lines of 16-bit floats are widened in memory of the first cache, but where one
+instruction multiplies pairs of bf16: an element is such a pair then, of a line and of a row.
 
 An element's sum goes through positions in their order, and depends on its line and its row alone.
 """
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from contextlib import nullcontext
 from typing import Any, NamedTuple
 
@@ -21,6 +23,7 @@ from einc_runtime.kernels.llvm import compiler
 from einc_runtime.kernels.llvm.arguments import PanelArguments, read_arguments
 from einc_runtime.kernels.llvm.compiler import LANES
 from einc_runtime.kernels.llvm.emitter import F32, I32, I64, Emitter, Value, vector
+from einc_runtime.kernels.llvm.few_rows_code import PAIRS
 from einc_runtime.kernels.processor import Registers
 
 LINES_AT_ONCE = (8, 6, 4, 3, 2, 1)
@@ -34,13 +37,19 @@ cache."""
 
 class PanelForm(NamedTuple):
     """What the code is made for: the types of the matrix and of the result, how many rows a panel has, the processor's
-    registers, and whether there may be several panels, of which the last one may have fewer rows."""
+    registers, whether there may be several panels, of which the last one may have fewer rows, and whether elements are
+    pairs of bf16."""
 
     matrix: str
     result: str
     rows: int
     registers: Registers
     several: bool = False
+    pairs: bool = False
+
+    @property
+    def is_widened(self) -> bool:
+        return self.matrix != "f32" and not self.pairs
 
     @property
     def width(self) -> int:
@@ -76,7 +85,7 @@ class PanelEmitter:
         self.a = self._take_arguments()
         with self.b.goto_entry_block():
             tile = self.b.alloca(vector(F32), len(self.tiles) * BLOCK_LINES)
-            widened = self.b.alloca(F32, form.lines * (WIDENED + LANES)) if form.matrix != "f32" else tile
+            widened = self.b.alloca(F32, form.lines * (WIDENED + LANES)) if form.is_widened else tile
         self.tile, self.widened = self.b.ptrtoint(tile, I64), self.b.ptrtoint(widened, I64)
 
     def _take_arguments(self) -> PanelArguments[Value]:
@@ -99,16 +108,31 @@ class PanelEmitter:
             with e.loop(self.a.rows, self.form.rows) as row:
                 rows_panel = b.add(panel, b.mul(row, b.mul(self.a.depth, I64(ITEMSIZE["f32"]))))
                 target = b.add(result, b.mul(self.a.row_step, row))
-                with e.loop(block_lines, self.form.lines) as tile_line:
-                    self._multiply(matrix, rows_panel, b.add(first, tile_line), tile_line)
+                rows_left = b.sub(self.a.rows, row)
+                for vectors in self._list_vectors(rows_left):
+                    with e.loop(block_lines, self.form.lines) as tile_line:
+                        self._multiply(matrix, rows_panel, b.add(first, tile_line), tile_line, vectors)
                 with e.loop(block_lines, LANES) as tile_line:
-                    self._store(target, b.sub(self.a.rows, row), b.add(first, tile_line), tile_line, scale)
+                    self._store(target, rows_left, b.add(first, tile_line), tile_line, scale)
+
+    def _list_vectors(self, rows: Value) -> Iterator[int]:
+        """How many registers of a panel are multiplied, with the code of each number in a branch of its own: one where
+        the last panel has no more rows, else all."""
+        vectors, b = self.form.width // self.lanes, self.b
+        if not self.form.several or vectors == 1:
+            yield vectors
+            return
+        with b.if_else(b.icmp_signed("<=", rows, I64(self.lanes))) as (few, many):
+            with few:
+                yield 1
+            with many:
+                yield vectors
 
     def _find_line(self, matrix: Value, number: Value) -> Any:
         return self.b.add(matrix, self.b.mul(number, self.a.line_step))
 
-    def _multiply(self, matrix: Value, panel: Value, first: Value, tile_line: Value) -> None:
-        """Multiplies some lines by the panel, and puts their sums into the tile.
+    def _multiply(self, matrix: Value, panel: Value, first: Value, tile_line: Value, vectors: int) -> None:
+        """Multiplies some lines by the first registers of the panel, and puts their sums into the tile.
 
         Lines behind the last one are read as the last one; their sums are not stored.
         """
@@ -118,8 +142,8 @@ class PanelEmitter:
         lines = [self._find_line(matrix, number) for number in numbers]
         ahead = b.mul(self.a.line_step, I64(2 * form.lines))
         nothing = ir.Constant(self.kind, [0.0] * self.lanes)
-        sums = [[e.variable(nothing) for _ in range(0, form.width, self.lanes)] for _ in lines]
-        if form.matrix == "f32":
+        sums = [[e.variable(nothing) for _ in range(vectors)] for _ in lines]
+        if not form.is_widened:
             self._accumulate(lines, panel, self.a.depth, sums, ahead)
         else:
             with e.loop(self.a.depth, WIDENED) as start:
@@ -169,8 +193,7 @@ class PanelEmitter:
                 rows = list(read_rows)
                 pairs = ((element, row, n, v) for n, element in enumerate(read_elements) for v, row in enumerate(rows))
             for element, row, n, v in pairs:
-                name = f"llvm.fma.v{self.lanes}f32"
-                b.store(e.intrinsic(name, self.kind, element, row, b.load(sums[n][v])), sums[n][v])
+                b.store(self._multiply_add(element, row, b.load(sums[n][v])), sums[n][v])
 
         full = b.and_(count, I64(-LANES))
         with e.loop(full, LANES) as position:
@@ -180,6 +203,12 @@ class PanelEmitter:
                 multiply(b.add(position, I64(n)))
         with e.span(full, count) as position:
             multiply(position)
+
+    def _multiply_add(self, element: Value, row: Value, total: Value) -> Value:
+        if not self.form.pairs:
+            return self.e.intrinsic(f"llvm.fma.v{self.lanes}f32", self.kind, element, row, total)
+        left, right = (self.b.bitcast(value, PAIRS) for value in (element, row))
+        return self.e.intrinsic("llvm.x86.avx512bf16.dpbf16ps.512", self.kind, total, left, right)
 
     def _load_element(self, address: Value) -> Value:
         """An element in every lane of a register."""
