@@ -95,6 +95,10 @@ _SYSCTLS = {
 """What macOS calls them, below `hw.optional.`."""
 
 
+_HALVING = frozenset({"znver4"})
+"""Processors, by LLVM's names, that compute with registers of 512 bits in halves, one after the other."""
+
+
 class Registers(NamedTuple):
     """How many f32 a register holds, and how many registers there are."""
 
@@ -128,6 +132,13 @@ class Processor:
         if self.has_wide_registers:
             return Registers(16, 32)
         return Registers(8, 16) if "avx2" in self.features else Registers(4, 32 if "neon" in self.features else 16)
+
+    def choose_registers(self, sums: int) -> Registers:
+        """`registers`, or those of half the length where two of these take as long as one of 512 bits, and hold so many
+        sums with fewer lanes that are idle."""
+        wide, half = self.registers, Registers(8, 32)
+        fewer = -(-sums // half.lanes) % 2 == 1 and sums > wide.lanes
+        return half if self.cpu in _HALVING and self.has_wide_registers and fewer else wide
 
     @property
     def multiplies_bf16(self) -> bool:

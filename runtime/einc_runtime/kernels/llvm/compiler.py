@@ -129,6 +129,11 @@ def find_registers() -> Registers:
     return _engine().processor.registers
 
 
+def choose_registers(sums: int) -> Registers:
+    """The registers for so many sums (`Processor.choose_registers`)."""
+    return _engine().processor.choose_registers(sums)
+
+
 def multiplies_bf16() -> bool:
     """Whether the processor has instructions that multiply pairs of bf16, in registers of 512 bits."""
     return _engine().processor.multiplies_bf16

@@ -136,9 +136,10 @@ class PanelProduct:
 def _find_form(layout: FewRowsLayout, result: str = "f32") -> PanelForm:
     from einc_runtime.kernels.llvm.row_panels_code import PanelForm
 
+    if layout.has_few_rows:
+        return PanelForm(layout.matrix.kind, result, layout.rows, compiler.choose_registers(layout.rows))
     registers = compiler.find_registers()
-    rows = layout.rows if layout.has_few_rows else ROWS_OF_MANY[registers.lanes]
-    return PanelForm(layout.matrix.kind, result, rows, registers, not layout.has_few_rows)
+    return PanelForm(layout.matrix.kind, result, ROWS_OF_MANY[registers.lanes], registers, several=True)
 
 
 def _find_step(vectors: NamedArray, layout: FewRowsLayout) -> int | None:
