@@ -69,7 +69,10 @@ def test_a_level_is_what_kernels_see(monkeypatch: pytest.MonkeyPatch) -> None:
     assert seen == {"x86-64-v2": (False, False, "words"), "x86-64-v3": (True, False, "pairs")}
 
 
-@pytest.mark.parametrize(("sums", "lanes"), [(5, 16), (16, 16), (17, 8), (24, 8), (25, 16), (32, 16), (40, 8), (48, 16)])
+SUMS = [(5, 16), (16, 16), (17, 8), (24, 8), (25, 16), (32, 16), (40, 8), (48, 16)]
+
+
+@pytest.mark.parametrize(("sums", "lanes"), SUMS)
 def test_halves_of_long_registers_are_chosen_where_they_cost_nothing(sums: int, lanes: int) -> None:
     """A processor computes with long registers in halves: 24 sums take three halves, and two whole ones take four."""
     features = frozenset({"avx512f", "avx2"})
