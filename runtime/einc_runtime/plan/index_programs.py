@@ -25,7 +25,7 @@ import re
 from collections import Counter
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
-from functools import lru_cache
+from functools import cached_property, lru_cache
 from typing import Any, Final
 
 from einc_runtime.errors import PlanFault
@@ -99,7 +99,7 @@ class RowLookup:
     """What the rows of a block are called in ranges, `@k` for those at the elements of read k."""
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True)
 class IndexProgram:
     """Loops with extents, of which the first `kept` are those of the result; what is read at each index vector; the
     text of the scalar program over it; and the aggregation over the other loops, empty where there are none."""
@@ -114,12 +114,12 @@ class IndexProgram:
     def extents(self) -> dict[str, int]:
         return dict(self.loops)
 
-    @property
+    @cached_property
     def result(self) -> tuple[str, ...]:
         """The loops of the result, in its order."""
         return tuple(name for name, _ in self.loops[: self.kept])
 
-    @property
+    @cached_property
     def reduced(self) -> tuple[str, ...]:
         """The loops that are aggregated over."""
         return tuple(name for name, _ in self.loops[self.kept :])
@@ -173,7 +173,7 @@ class IndexProgram:
         `y[t, s, n] = sum[k](x[t, s, k] * w[picks[t, s], n, k])`, where rows may lack s, and matrices may be [k, n]."""
         return self.expert_axes is not None
 
-    @property
+    @cached_property
     def expert_axes(self) -> tuple[str, str] | None:
         """Of such a product, the loops of a matrix: those of its result's columns and of the sum, or the other way."""
         if (self.kept, len(self.reduced), self.aggregation) != (3, 1, "sum") or self.program not in PRODUCT_PROGRAMS:
@@ -185,7 +185,7 @@ class IndexProgram:
                 return axes
         return None
 
-    @property
+    @cached_property
     def lookup(self) -> RowLookup | None:
         """The rows that it copies or multiplies with; None for a program that does anything else."""
         if self.is_expert_product:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
+from functools import cached_property
 
 Interval = tuple[int, int]
 Ranges = Mapping[str, Interval]
@@ -11,7 +12,7 @@ Ranges = Mapping[str, Interval]
 looked up at the elements of read k."""
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True)
 class Position:
     """`((sum of factor * variable) + constant) // divisor % modulus`; a variable is a loop or `@k`, a modulus of 0 is
     none."""
@@ -21,22 +22,22 @@ class Position:
     divisor: int = 1
     modulus: int = 0
 
-    @property
+    @cached_property
     def loops(self) -> tuple[str, ...]:
         """The loops that it names itself."""
         return tuple(name for name, _ in self.terms if name[0] != "@")
 
-    @property
+    @cached_property
     def elements(self) -> tuple[int, ...]:
         """The reads whose elements it depends on."""
         return tuple(int(name[1:]) for name, _ in self.terms if name[0] == "@")
 
-    @property
+    @cached_property
     def is_affine(self) -> bool:
         """Whether it is a sum of multiples of loops and a constant."""
         return self.divisor == 1 and self.modulus == 0 and not self.elements
 
-    @property
+    @cached_property
     def loop(self) -> str | None:
         """The loop that it is, perhaps moved by a constant; None for any other position."""
         return self.terms[0][0] if self.is_affine and len(self.terms) == 1 and self.terms[0][1] == 1 else None
