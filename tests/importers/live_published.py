@@ -19,7 +19,7 @@ from tests.serve.running import serving
 from tests.support.generation_cases import word_tokenizer
 from tests.support.tiny_models import make_causal
 
-FAMILIES = ("bloom", "falcon", "gpt2", "gpt_neox", "gpt_oss", "mamba", "olmo2", "olmoe", "opt", "phi")
+FAMILIES = ("bloom", "falcon", "gpt2", "gpt_neox", "gpt_oss", "mamba", "olmo2", "olmoe", "opt", "phi", "xlstm")
 PROMPT, NEW = (5, 17, 33, 9, 21), 12
 FURTHER = ((8, 2, 41), (30,))
 SPREAD = 8.0
