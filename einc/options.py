@@ -24,7 +24,7 @@ BASELINES = {
     "data": ("data",),
     "sequence": ("sequence", "sequence-heads"),
     "megatron": ("megatron", "megatron-sequence"),
-    "fsdp": ("fsdp",),
+    "fsdp": ("fsdp", "fsdp-megatron"),
 }
 """Well-known plans that a plan can be compared with, and the variants that are built for each name;
 `einc.search.baselines` says what they are."""

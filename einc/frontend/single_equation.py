@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from functools import partial
+from functools import lru_cache, partial
 
 from einc.core.tensor import TensorDesc
 from einc.errors import SourceSpan, UsageError
@@ -15,7 +15,7 @@ from einc.frontend.expressions import EvaluatedCall, MultipleResults, TensorValu
 from einc.frontend.findings import AlreadyReported, Findings
 from einc.frontend.lower import lower_body
 from einc.frontend.parameters import Parameters
-from einc.frontend.parser import parse_text
+from einc.frontend.parser import parse
 from einc.graph.builder import GraphBuilder
 
 SOURCE_NAME = "equation"
@@ -34,9 +34,7 @@ def add_equation(
     preferred name of the result, by default that on the left side. Raises ModelError.
     """
     findings = Findings()
-    model = parse_text(text, SOURCE_NAME, findings).model
-    findings.check()
-    statements = model.statements
+    statements = _parse_once(text).statements
     if len(statements) != 1 or not isinstance(statement := statements[0], ast.EquationStmt):
         span = statements[-1].span if statements else SourceSpan(SOURCE_NAME, 1, 1, 2, "")
         findings.add("expected one index equation", span, "such as y[i] = sum[j](a[i, j])")
@@ -60,6 +58,12 @@ def add_equation(
     except AlreadyReported:
         findings.check()
         raise
+
+
+@lru_cache(maxsize=256)
+def _parse_once(text: str) -> ast.ModelSyntax:
+    """The syntax of a text: the gradients of a model have the same equations over and over. Raises ModelError."""
+    return parse(text, SOURCE_NAME)
 
 
 def add_library_call(

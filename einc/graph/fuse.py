@@ -15,7 +15,7 @@ it is, as every other reader of such a weight does.
 
 from __future__ import annotations
 
-from collections.abc import Set
+from collections.abc import Sequence, Set
 from dataclasses import replace
 from functools import partial
 
@@ -86,7 +86,14 @@ def fuse(graph: Graph) -> Graph:
     nodes = tuple(reversed(kept.values()))
     gone = {name for node in graph.nodes if node.name not in kept for name in node.outputs}
     tensors = tuple(t for t in graph.tensors if t.name not in gone)
-    return round_inputs(replace(graph, tensors=tensors, nodes=nodes))
+    return round_inputs(replace(graph, tensors=_put_in_order(tensors, nodes), nodes=nodes))
+
+
+def _put_in_order(tensors: Sequence[GraphTensor], nodes: Sequence[Node]) -> tuple[GraphTensor, ...]:
+    """The tensors with those that nodes make in the order of these, in which equal layers are alike."""
+    positions = {name: n for n, name in enumerate(name for node in nodes for name in node.outputs)}
+    ordered = iter(sorted((t for t in tensors if t.name in positions), key=lambda tensor: positions[tensor.name]))
+    return tuple([next(ordered) if tensor.name in positions else tensor for tensor in tensors])
 
 
 def _fuse_nodes(consumer: Node, producer: Node) -> Node | None:

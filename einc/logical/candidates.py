@@ -46,8 +46,11 @@ MIN_EXTRA = 64, 32
 MAX_FURTHER_CUTS = 64, 16
 """So many candidates beside these may cut further indices."""
 
+MAX_KEPT_OFFERS = 256
+"""Offers that are kept for later: those of a training step, which has up to 150 unlike operators."""
 
-@lru_cache(maxsize=128)
+
+@lru_cache(maxsize=MAX_KEPT_OFFERS)
 def enumerate_candidates(operator: Operator, sites: int) -> tuple[Candidate, ...]:
     """All join-agg specs with exactly p' function specifications, in lexicographic order of their intervals.
 
@@ -58,7 +61,7 @@ def enumerate_candidates(operator: Operator, sites: int) -> tuple[Candidate, ...
     return tuple(enumeration.build_all(count_reachable_sites(sites, enumeration.limits)))
 
 
-@lru_cache(maxsize=128)
+@lru_cache(maxsize=MAX_KEPT_OFFERS)
 def enumerate_flexible_candidates(
     operator: Operator, sites: int, *, fewer: bool = True, replicated: bool = True
 ) -> tuple[Candidate, ...]:

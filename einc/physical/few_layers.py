@@ -2,7 +2,8 @@
 
 A plan of many equal layers is built with a few of them. In the middle of these, one layer is like the one before it,
 but for names and positions: then copies of it follow in the plan (`einc_runtime.plan.repetition`), as many as were left
-out. The first layers differ, as they find other things in memory, and so may the last one.
+out. The first layers differ, as they find other things in memory, and so may the last one. Of a training step, that
+holds for each run of layers: those of the model, their gradients, and their updates.
 
 That a copy is right needs no look at it: what two neighbouring layers may do to each other, the layer and the one
 before it show, and what lies further back is the same for all.
@@ -10,19 +11,21 @@ before it show, and what lies further back is the same for all.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import TypeVar
 
-from einc.graph.layers import MIN_FOLDED, Folded, fold
+import msgspec
+
+from einc.graph.layers import MIN_FOLDED, Folded, LayerRun, fold, fold_step
 from einc.logical.plan import LogicalPlan
 from einc.machines.model import Machine
-from einc.physical.memory import BuiltLayers
+from einc.physical.memory import BuiltLayers, MemoryPlan
 from einc.physical.program import DeviceProgram
 from einc.physical.records import format_source, make_tensor_records
 from einc_runtime.plan.record import CopyNames, Repetition, Section
 from einc_runtime.plan.regions import reads_of, writes_of
-from einc_runtime.plan.repetition import LayerCopier, keep, repeat
+from einc_runtime.plan.repetition import LayerCopier, LayerPositions, find_copied
 from einc_runtime.plan.schema import Tensor
 
 Item = TypeVar("Item")
@@ -31,6 +34,10 @@ BUILT_LAYERS = 6
 """Layers that are built. The first two find memory that others have used, and the third and fourth were the first to be
 alike in all models tried; the fifth may be joined with the last in launches."""
 
+MANY_SITES = 8
+"""Training steps for more sites are built with few layers. For fewer that takes seconds, and a step that is built as a
+whole takes less memory: what is kept from one run of layers for another one gives way to nothing there."""
+
 
 class LayersDiffer(Exception):
     """No layer of a program can stand for those that were left out."""
@@ -38,14 +45,13 @@ class LayersDiffer(Exception):
 
 @dataclass(frozen=True, slots=True)
 class FewLayers:
-    """The plan of a few layers of `full_plan`; the last layer but one stands for `left_out` more.
-
-    `starts` are the first nodes of the layers, and the one behind the last.
-    """
+    """The plan of a few layers of `full_plan`, of which `runs` are the layers; behind the first `head`, `left_out` more
+    follow."""
 
     full_plan: LogicalPlan
     plan: LogicalPlan
-    starts: tuple[int, ...]
+    runs: tuple[LayerRun, ...]
+    head: int
     left_out: int
 
     @classmethod
@@ -58,53 +64,100 @@ class FewLayers:
         if machine.cores is not None or plan.division is not None or len(nodes) < MIN_FOLDED:
             return None
         folded = fold(plan.graph, BUILT_LAYERS)
-        if folded is None or not _are_cut_alike(plan, folded):
-            return None
-        starts = tuple(folded.first + layer * folded.length for layer in range(BUILT_LAYERS + 1))
-        few = replace(plan, graph=folded.graph, choices=tuple([plan.choices[n] for n in folded.kept]))
-        return cls(plan, few, starts, (len(nodes) - len(folded.kept)) // folded.length)
+        if folded is None and plan.sites > MANY_SITES:
+            folded = fold_step(plan.graph)
+        return None if folded is None or not _are_cut_alike(plan, folded) else cls.keep(plan, folded)
 
-    def repeat(self, program: DeviceProgram, layers: BuiltLayers, tasks: Sequence[int]) -> Repetition:
-        """What the whole has in addition to a program of the few layers, of which `tasks` are the first tasks.
+    @classmethod
+    def keep(cls, plan: LogicalPlan, folded: Folded) -> FewLayers:
+        """The plan of the nodes that a folded graph keeps."""
+        few = replace(plan, graph=folded.graph, choices=tuple([plan.choices[n] for n in folded.kept]))
+        return cls(plan, few, folded.runs, folded.head, folded.left_out)
+
+    def find_sections(self, starts: Sequence[int]) -> tuple[Section, ...]:
+        """Where layers begin in a sequence, from where its nodes begin, and the last one ends."""
+        return tuple(
+            Section(tuple([starts[n] for n in range(run.first, run.end + 1, run.length)]), run.backwards)
+            for run in self.runs
+        )
+
+    def repeat(
+        self, program: DeviceProgram, layers: BuiltLayers, memory: MemoryPlan, aliases: Mapping[int, int]
+    ) -> Repetition:
+        """What the whole has in addition to a program of the few layers; `aliases` has the buffers that are written
+        over others.
 
         Raises LayersDiffer unless the program with the copies is one of the whole plan.
         """
         graph, copies = self.full_plan.graph, self.left_out
         tensors = make_tensor_records(graph)
-        sections = (
-            _find_section([tensor.name for tensor in program.tensors], [tensor.name for tensor in tensors], copies),
-            *(Section(first, end - first) for first, end in (self.starts[-3:-1], layers.buffers[-3:-1], tasks[-3:-1])),
-            _find_section(self.plan.graph.outputs, graph.outputs, copies),
+        layer_of = self._find_layers_of_tensors()
+        said_tensors = [layer_of.get(tensor.name) for tensor in program.tensors]
+        repetition = Repetition(
+            self.head,
+            _find_sections(said_tensors, self.runs[0].count),
+            self.find_sections(range(len(program.operations) + 1)),
+            layers.buffers,
+            memory.layers,
+            _find_sections([said_tensors[output.tensor] for output in program.outputs], self.runs[0].count),
+            (),
         )
-        said, nodes, buffers, steps, outputs = sections
-        growth = [0] * len(program.memory)
-        for before, buffer in zip(*_take_last_two(program.buffers, buffers), strict=True):
-            if buffer.role != "scratch":
-                growth[buffer.site] = buffer.offset - before.offset
-        names = []
-        for c in range(1, copies + 1):
-            of_tensors = tensors[said.first + c * said.count : said.end + c * said.count]
-            of_nodes = graph.nodes[nodes.first + c * nodes.count : nodes.end + c * nodes.count]
-            names.append(
-                CopyNames(
-                    tuple([tensor.name for tensor in of_tensors]),
-                    tuple([tensor.stored for tensor in of_tensors]),
-                    tuple([node.name for node in of_nodes]),
-                    tuple([format_source(node.span) for node in of_nodes]),
-                )
-            )
-        repetition = Repetition(said, nodes, buffers, steps, outputs, tuple(growth), tuple(names))
-        _require_like_before(program, repetition)
+        for sections in (repetition.tensors, repetition.operations, repetition.buffers, repetition.tasks,
+                         repetition.outputs):  # fmt: skip
+            if any(copied.end - copied.first != copied.first - copied.before
+                   for copied in (find_copied(section, self.head) for section in sections)):  # fmt: skip
+                raise LayersDiffer
+        _require_like_before(program, repetition, memory.stacked, aliases)
         _require_alone(program, repetition)
+        left_tensors = self._list_left_out(repetition.tensors, len(program.tensors), tensors)
+        left_nodes = self._list_left_out(repetition.operations, len(program.operations), graph.nodes)
+        names = [
+            CopyNames(
+                tuple([tensor.name for tensor in left_tensors[c]]),
+                tuple([tensor.stored for tensor in left_tensors[c]]),
+                tuple([node.name for node in left_nodes[c]]),
+                tuple([format_source(node.span) for node in left_nodes[c]]),
+            )
+            for c in range(copies)
+        ]
+        repetition = msgspec.structs.replace(repetition, copies=tuple(names))
         self._require_whole(program, repetition, tensors)
         return repetition
 
+    def _find_layers_of_tensors(self) -> dict[str, int]:
+        """The layer of every tensor that one makes, or is the first to read."""
+        layer_of: dict[str, int] = {}
+        for run in self.runs:
+            for n in range(run.first, run.end):
+                node = self.plan.graph.nodes[n]
+                for name in (*node.outputs, *node.inputs):
+                    layer_of.setdefault(name, run.find_layer(n))
+        computed = {name for node in self.plan.graph.nodes for name in node.outputs}
+        in_runs = {n for run in self.runs for n in range(run.first, run.end)}
+        for n, node in enumerate(self.plan.graph.nodes):
+            if n not in in_runs:
+                for name in (*node.outputs, *(name for name in node.inputs if name not in computed)):
+                    layer_of.pop(name, None)
+        return layer_of
+
+    def _list_left_out(self, sections: Sequence[Section], length: int, full: Sequence[Item]) -> list[list[Item]]:
+        """For each layer that is left out, its items of a sequence, of which few layers have `length`."""
+        items: list[list[Item]] = [[] for _ in range(self.left_out)]
+        position = 0
+        for positions, section, layer in LayerPositions(sections, self.head, self.left_out).walk(length):
+            if section is not None and layer is not None:
+                items[layer[1] - self.head] += full[position : position + len(positions)]
+            position += len(positions)
+        if position != len(full):
+            raise LayersDiffer
+        return items
+
     def _require_whole(self, program: DeviceProgram, repetition: Repetition, tensors: Sequence[Tensor]) -> None:
         """The copies compute what the whole plan does."""
-        copier, copies = LayerCopier(program, repetition), self.left_out
-        if repeat(program.tensors, repetition.tensors, copies, copier.copy_tensor) != tuple(tensors):
+        copier = LayerCopier(program, repetition)
+        if copier.repeat("tensors", copier.copy_tensor) != tuple(tensors):
             raise LayersDiffer
-        operations = repeat(program.operations, repetition.operations, copies, copier.copy_operation)
+        operations = copier.repeat("operations", copier.copy_operation)
         for node, operation in zip(self.full_plan.graph.nodes, operations, strict=True):
             read, written = ([tensors[t].name for t in numbers] for numbers in (operation.inputs, operation.outputs))
             if (node.name, [*node.inputs], [*node.outputs]) != (operation.name, read, written):
@@ -122,67 +175,105 @@ def _are_cut_alike(plan: LogicalPlan, folded: Folded) -> bool:
     return True
 
 
-def _find_section(few: Sequence[str], full: Sequence[str], copies: int) -> Section:
-    """The names of `few` whose copies follow them in `full`; raises LayersDiffer where there are no such."""
-    if len(few) == len(full):
-        return Section(0, 0)
-    count, remainder = divmod(len(full) - len(few), copies)
-    end = next((n for n, (name, full_name) in enumerate(zip(few, full, strict=False)) if name != full_name),
-               len(few))  # fmt: skip
-    section = Section(end - count, count)
-    if remainder or 2 * count > end or keep(full, section, copies) != tuple(few):
-        raise LayersDiffer
-    return section
+def _find_sections(layers: Sequence[int | None], count: int) -> tuple[Section, ...]:
+    """The sections of a sequence whose records belong to these of `count` layers, or to none.
+
+    A layer begins with the first record of it. Few of the layer before it may follow, in all layers alike.
+    """
+    sections: list[Section] = []
+    begun: list[tuple[int, int]] = []  # layers, and where they begin
+
+    def close(end: int) -> None:
+        if len(begun) == count > 1:
+            sections.append(Section((*[start for _, start in begun], end), begun[0][0] > 0))
+        begun.clear()
+
+    for position, layer in enumerate(layers):
+        if layer is None:
+            if len(begun) == count:
+                close(position)
+            continue
+        if begun and layer not in (number for number, _ in begun[-2:]):
+            step = begun[1][0] - begun[0][0] if len(begun) > 1 else layer - begun[0][0]
+            if layer != begun[-1][0] + step or abs(step) != 1:
+                close(position)
+            else:
+                begun.append((layer, position))
+        if not begun and layer in (0, count - 1):
+            begun.append((layer, position))
+    close(len(layers))
+    return tuple(sections)
 
 
-def _take_last_two(items: Sequence[Item], section: Section) -> tuple[Sequence[Item], Sequence[Item]]:
-    """What the layer before has of a sequence, and what the layer has."""
-    return items[section.first - section.count : section.first], items[section.first : section.end]
+def _require_like_before(
+    program: DeviceProgram, repetition: Repetition, stacked: frozenset[int], aliases: Mapping[int, int]
+) -> None:
+    """Every layer that is copied is what a copy of the layer before it would be."""
+    copier = LayerCopier(program, repetition)  # of no copies: positions are those of the program
+    buffers = copier.layouts["buffers"]
 
-
-def _require_like_before(program: DeviceProgram, repetition: Repetition) -> None:
-    """The layer is what a copy of the layer before it would be."""
-
-    def back(section: Section) -> Section:
-        return Section(section.first - section.count, section.count)
-
-    tensors = _take_last_two(program.tensors, repetition.tensors)[1]
-    operations = _take_last_two(program.operations, repetition.operations)[1]
-    names = CopyNames(
-        tuple([tensor.name for tensor in tensors]),
-        tuple([tensor.stored for tensor in tensors]),
-        tuple([operation.name for operation in operations]),
-        tuple([operation.source for operation in operations]),
-    )
-    before = Repetition(
-        back(repetition.tensors), back(repetition.operations), back(repetition.buffers), back(repetition.tasks),
-        back(repetition.outputs), repetition.growth, (names,),
-    )  # fmt: skip
-    copier = LayerCopier(program, before)
-
-    def require(items: Sequence[Item], section: Section, copy: Callable[[Item, int, int], Item]) -> None:
-        earlier, layer = _take_last_two(items, section)
-        if len(earlier) != len(layer) or any(
-            copy(item, 1, n) != expected for n, (item, expected) in enumerate(zip(earlier, layer, strict=True))
-        ):
+    def require(same: bool) -> None:
+        if not same:
             raise LayersDiffer
 
-    require(program.tensors, repetition.tensors, copier.copy_tensor)
-    require(program.operations, repetition.operations, copier.copy_operation)
-    require(program.buffers, repetition.buffers, copier.copy_buffer)
-    require(program.outputs, repetition.outputs, copier.copy_output)
-    require(program.tasks, repetition.tasks, copier.copy_task)
+    serves: dict[str, str] = {}
+    for name in ("tensors", "operations", "buffers", "tasks", "outputs"):
+        records = getattr(program, name)
+        for section in getattr(repetition, name):
+            copied = find_copied(section, repetition.head)
+            said = repetition.head if section.backwards else repetition.head - 1
+            layer = (said + 1, said) if section.backwards else (said - 1, said)
+            growth: dict[tuple[object, ...], int] = {}
+            for b, q in zip(range(copied.before, copied.first), range(copied.first, copied.end), strict=True):
+                before, record = records[b], records[q]
+                if name == "tensors":
+                    serves[before.name] = record.name
+                    require(msgspec.structs.replace(before, name=record.name, stored=record.stored) == record)
+                elif name == "operations":
+                    serves[before.name] = record.name
+                    copy = copier.copy_operation(before, b, None, layer)
+                    require(msgspec.structs.replace(copy, name=record.name, source=record.source) == record)
+                elif name == "buffers":
+                    moved = copier.copy_buffer(before, b, None, layer)
+                    require(msgspec.structs.replace(moved, offset=record.offset) == record)
+                    further = record.offset - before.offset
+                    grows = record.role != "scratch" or q in stacked
+                    over = buffers.locate(aliases.get(q, q))
+                    kind = record.site, q in stacked, grows, None if over is None else over[0]
+                    require(growth.setdefault(kind, further) == further and (grows or not further))
+                elif name == "tasks":
+                    task = copier.copy_task(before, b, None, layer)
+                    require(msgspec.structs.replace(task, serves=serves.get(before.serves, before.serves)) == record)
+                else:
+                    require(copier.copy_output(before, b, None, layer) == record)
 
 
 def _require_alone(program: DeviceProgram, repetition: Repetition) -> None:
-    """What comes behind the layer refers to nothing of the layer before it, which copies separate it from; and what
-    comes before them to neither."""
-    tasks, buffers = (range(s.first - s.count, s.first) for s in (repetition.tasks, repetition.buffers))
-    for output in program.outputs[: repetition.outputs.first]:
-        if any(region.buffer >= repetition.buffers.first for region in output.regions):
+    """Nothing far away refers to a layer that is copied, or to the one before it, which copies separate it from; but
+    what comes behind all layers may refer to the last copy."""
+    tasks = LayerPositions(repetition.tasks, repetition.head, 0)
+    buffers = LayerPositions(repetition.buffers, repetition.head, 0)
+    alone = len(repetition.operations) == 1
+
+    def require_near(layout: LayerPositions, position: int, said: int | None) -> None:
+        located = layout.locate(position)
+        if located is None or (said is not None and abs(located[1] - said) < 2):
+            return
+        copied = layout.copied[located[0]]
+        if copied.before <= position < (copied.first if alone else copied.end):
             raise LayersDiffer
-    for task in program.tasks[repetition.tasks.end :]:
-        if any(before in tasks for before in task.after) or any(
-            region.buffer in buffers for region in (*reads_of(task), *writes_of(task))
-        ):
-            raise LayersDiffer
+
+    for output in program.outputs:
+        layer = None
+        for region in output.regions:
+            located = buffers.locate(region.buffer)
+            layer = located[1] if located is not None and layer is None else layer
+        for region in output.regions:
+            require_near(buffers, region.buffer, layer)
+    for position, task in enumerate(program.tasks):
+        located = tasks.locate(position)
+        said = None if located is None else located[1]
+        for before in task.after:
+            require_near(tasks, before, said)
+        for region in (*reads_of(task), *writes_of(task)):
+            require_near(buffers, region.buffer, said)

@@ -6,14 +6,15 @@ buffers that are dead by then. Since tasks run in any order that dependencies al
 buffer last must then come before everything that writes the new one; a fence stands between where both are several.
 
 Of equal layers, scratch buffers that live from one layer to the next lie apart from the others. So no layer leaves
-bytes in use among those that the next one takes, and all layers get the same offsets, but for a few at either end.
+bytes in use among those that the next one takes, and all layers get the same offsets, but for a few at either end. What
+a layer of a training step leaves for its gradients, or these for its update, has bytes of its own, layer by layer.
 """
 
 from __future__ import annotations
 
 from bisect import bisect_left, bisect_right, insort
 from collections import Counter
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from types import MappingProxyType
 
@@ -22,7 +23,9 @@ import msgspec
 from einc.errors import CapacityError
 from einc.logical.plan import LogicalPlan
 from einc.machines.model import Machine
+from einc_runtime.plan.record import Section
 from einc_runtime.plan.regions import ByteOwners, reads_of, writes_of
+from einc_runtime.plan.repetition import find_copied
 from einc_runtime.plan.schema import ITEMSIZE, AnyTask, Buffer, FenceTask, Tensor
 from einc_runtime.text import format_memory
 
@@ -84,7 +87,7 @@ class MemoryPlan:
 
     `kept[s]` are the bytes of site s that are never reused, at the bottom of its arena of `sizes[s]` bytes; `peaks[s]`
     names the operator or output at which the arena grew to that size ("" where it never grew above `kept[s]`).
-    `layers` are the first tasks of layers, and the one behind the last.
+    `layers` are the tasks of layers, and `stacked` the scratch buffers that have bytes of their own in each.
     """
 
     tasks: tuple[AnyTask, ...]
@@ -92,20 +95,70 @@ class MemoryPlan:
     sizes: tuple[int, ...]
     kept: tuple[int, ...]
     peaks: tuple[str, ...]
-    layers: tuple[int, ...]
+    layers: tuple[Section, ...]
+    stacked: frozenset[int]
 
 
 @dataclass(frozen=True, slots=True)
 class BuiltLayers:
-    """The layers of a program in which others are left out.
+    """The layers of a program in which others are left out: where they are among its tasks and buffers.
 
-    `tasks` and `buffers` have the first of each layer, and the first behind the last. At the end of the last layer but
-    one, memory is kept for `left_out` more layers like it.
+    Behind the layers that come before those, memory is kept for `left_out` more like the last of them; `head` says
+    which that is (`Repetition`).
     """
 
-    tasks: tuple[int, ...]
-    buffers: tuple[int, ...]
+    tasks: tuple[Section, ...]
+    buffers: tuple[Section, ...]
+    head: int
     left_out: int
+
+    def stack(
+        self, numbers: Iterable[int], buffers: Sequence[Buffer], sizes: Sequence[int], offsets: list[int],
+        bottoms: list[int],
+    ) -> None:  # fmt: skip
+        """Gives these buffers, ascending, bytes of their own above `bottoms`, which grow."""
+        copied = [find_copied(section, self.head) for section in self.buffers]
+        begins, ends = {layer.first for layer in copied}, {layer.end for layer in copied}
+        before, marks = bottoms.copy(), iter([*sorted(begins | ends), len(buffers)])
+        mark = next(marks)
+
+        def pass_marks(b: int) -> None:
+            nonlocal mark, before
+            while b >= mark and mark < len(buffers):
+                if mark in ends:
+                    bottoms[:] = [
+                        end + self.left_out * (end - start) for start, end in zip(before, bottoms, strict=True)
+                    ]
+                before = bottoms.copy()
+                mark = next(marks)
+
+        for b in numbers:
+            pass_marks(b)
+            offsets[b] = bottoms[buffers[b].site]
+            bottoms[buffers[b].site] += sizes[b]
+        pass_marks(len(buffers))
+
+    def find_stacked(self, uses: Sequence[_Use | None]) -> frozenset[int]:
+        """The scratch buffers that a run of layers leaves for another one, or that many layers read: were their bytes
+        used again, what does so would wait for all these layers."""
+        if len(self.tasks) < 2:
+            return frozenset()
+        firsts = [section.starts[0] for section in self.tasks]
+
+        def find_part(task: int) -> tuple[int, int]:
+            """The section, or that before a gap, and the number of the layer there."""
+            s = bisect_right(firsts, task) - 1
+            starts = self.tasks[s].starts if s >= 0 else (0,)
+            inside = s >= 0 and task < starts[-1]
+            return (2 * s + 1, bisect_right(starts, task)) if inside else (2 * s + 2, 0)
+
+        stacked: set[int] = set()
+        for b, use in enumerate(uses):
+            if use is not None:
+                (first, layer), (last, last_layer) = find_part(use.writers[0]), find_part(use.last)
+                if first != last or last_layer - layer > 1:
+                    stacked.add(b)
+        return frozenset(stacked)
 
 
 def plan_memory(
@@ -128,22 +181,20 @@ def plan_memory(
     sizes = [align(buffer.block.size * ITEMSIZE[tensors[buffer.tensor].dtype]) for buffer in buffers]
     offsets = [0] * len(buffers)
     bottoms = [0] * sites
-    before = [0] * sites
-    for b, buffer in enumerate(buffers):
-        if layers is not None and b == layers.buffers[-3]:
-            before = bottoms.copy()
-        if layers is not None and b == layers.buffers[-2]:
-            bottoms = [end + layers.left_out * (end - start) for start, end in zip(before, bottoms, strict=True)]
-        if b in aliases:
-            offsets[b] = offsets[aliases[b]]
-        elif buffer.role != "scratch":
-            offsets[b] = bottoms[buffer.site]
-            bottoms[buffer.site] += sizes[b]
+    layers = layers or BuiltLayers((), (), 0, 0)
+    kept = [b for b, buffer in enumerate(buffers) if buffer.role != "scratch" and b not in aliases]
+    layers.stack(kept, buffers, sizes, offsets, bottoms)
+    for b, old in aliases.items():
+        offsets[b] = offsets[old]
     uses = _collect_uses(buffers, tasks, joined, begins)
-    starts = () if layers is None else layers.tasks
-    tops, peaks = bottoms, [""] * sites
+    stacked = layers.find_stacked(uses)
+    tops = bottoms.copy()
+    layers.stack(sorted(stacked), buffers, sizes, offsets, tops)
+    starts = [start for section in layers.tasks for start in section.starts]
+    peaks = [""] * sites
     ordering = _Dependencies(tasks, uses)
-    for group in _group_uses(uses, starts):
+    passing = [None if b in stacked else use for b, use in enumerate(uses)]
+    for group in _group_uses(passing, starts):
         arenas = [ArenaAllocator(top) for top in tops]
         ends: dict[int, list[int]] = {}
         for position, task in enumerate(tasks):
@@ -166,7 +217,11 @@ def plan_memory(
         ]
     )
     ordered, first = ordering.order(starts)
-    return MemoryPlan(ordered, placed, tuple(tops), tuple(bottoms), tuple(peaks), first)
+    ordered_starts = iter(first)
+    sections = tuple(
+        Section(tuple([next(ordered_starts) for _ in section.starts]), section.backwards) for section in layers.tasks
+    )
+    return MemoryPlan(ordered, placed, tuple(tops), tuple(bottoms), tuple(peaks), sections, stacked)
 
 
 @dataclass(frozen=True, slots=True)

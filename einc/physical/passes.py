@@ -44,11 +44,11 @@ class BuildState:
 
     @property
     def layers(self) -> BuiltLayers | None:
-        """Where the layers begin of which a few were built."""
+        """Where the layers are of which a few were built."""
         if self.few is None:
             return None
-        tasks, buffers = zip(*[self.starts[node] for node in self.few.starts], strict=True)
-        return BuiltLayers(tasks, buffers, self.few.left_out)
+        tasks, buffers = (self.few.find_sections(starts) for starts in zip(*self.starts, strict=True))
+        return BuiltLayers(tasks, buffers, self.few.head, self.few.left_out)
 
 
 def finish(placed: BuildState, *, check_memory: bool = True, known_ms: float | None = None) -> DeviceProgram:
@@ -126,7 +126,7 @@ def repeat_layers(state: BuildState) -> BuildState:
     few, layers, memory = state.few, state.layers, state.memory
     if few is None or layers is None or memory is None or not few.left_out:
         return state
-    repetition = few.repeat(state.program, layers, memory.layers)
+    repetition = few.repeat(state.program, layers, memory, state.aliases)
     return replace(state, program=replace(state.program, repetition=repetition))
 
 

@@ -21,7 +21,7 @@ from einc.physical.program import DeviceProgram
 from einc.plan_report import BaselineTime, PipelineStage, PlanReport, encode_report, read_report
 from einc_runtime.errors import PlanFault
 from einc_runtime.plan import schema
-from einc_runtime.plan.repetition import unfold
+from einc_runtime.plan.repetition import find_copied, unfold
 from einc_runtime.plan.validation import validate_statements
 from einc_runtime.text import replace_unprintable
 from einc_runtime.version import VERSION
@@ -87,10 +87,12 @@ def emit(
 def _name_pins(bundle: schema.Bundle, pinned: Mapping[str, str]) -> schema.Bundle:
     """The bundle whose operations say which cut a person named; the whole one where layers that are alike have unlike
     pins."""
-    if bundle.repetition is not None:
-        section = bundle.repetition.operations
-        layer = [pinned.get(operation.name) for operation in bundle.operations[section.first : section.end]]
-        if any(layer != list(map(pinned.get, copy.operations)) for copy in bundle.repetition.copies):
+    repetition = bundle.repetition
+    if repetition is not None:
+        copied = [find_copied(section, repetition.head) for section in repetition.operations]
+        names = [operation.name for layer in copied for operation in bundle.operations[layer.first : layer.end]]
+        pins = [*map(pinned.get, names)]
+        if any(pins != list(map(pinned.get, copy.operations)) for copy in repetition.copies):
             bundle = unfold(bundle)
     operations = [msgspec.structs.replace(entry, pin=pinned.get(entry.name)) for entry in bundle.operations]
     return msgspec.structs.replace(bundle, operations=tuple(operations))

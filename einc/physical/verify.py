@@ -29,7 +29,8 @@ def verify(program: DeviceProgram) -> None:
     saved = tuple(program.tensors[output.tensor].name for output in program.outputs)
     outputs = program.plan.graph.outputs
     if program.repetition is not None:
-        outputs = keep(outputs, program.repetition.outputs, len(program.repetition.copies))
+        repetition = program.repetition
+        outputs = keep(outputs, repetition.outputs, repetition.head, len(repetition.copies))
     if saved != outputs:
         raise InternalError(f"the outputs {saved} are not those of the graph, {outputs}")
 
@@ -38,8 +39,8 @@ def _verify_operations(program: DeviceProgram) -> None:
     """Every operator has its function specifications, of each part one at a site at most; every site has an arena."""
     nodes, choices = program.plan.graph.nodes, program.plan.choices
     if program.repetition is not None:
-        section, copies = program.repetition.operations, len(program.repetition.copies)
-        nodes, choices = keep(nodes, section, copies), keep(choices, section, copies)
+        left_out = program.repetition.operations, program.repetition.head, len(program.repetition.copies)
+        nodes, choices = keep(nodes, *left_out), keep(choices, *left_out)
     if not len(nodes) == len(choices) == len(program.operations):
         raise InternalError("not every operator has a choice and an operation")
     if len(program.memory) != program.plan.sites:

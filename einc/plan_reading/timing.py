@@ -13,7 +13,7 @@ from einc.predict.breakdown import TimeBreakdown, break_down, find_critical_chai
 from einc.predict.cores import RunTasks, list_run_tasks
 from einc.predict.costs import TaskCost, TaskKind
 from einc.predict.ranges import Range, find_range, find_task_error
-from einc.predict.repeated import predict_whole
+from einc.predict.repeated import measure_periods, predict_whole
 from einc.predict.timeline import PlanTimeline, TimedRun, TooLarge, time_tasks
 from einc_runtime.plan.repetition import weigh_tasks
 from einc_runtime.plan.schema import AnyTask, Bundle, FenceTask, KernelTask, TransferTask
@@ -38,8 +38,8 @@ class Timing:
     of the plan's tasks may be off, are None where nothing was fitted to the GPUs.
 
     Of a plan that says a layer once, `predicted_ms`, `breakdown` and `range_ms` are those of the whole, in which each
-    copy of the layer adds `period_ms`; all else is that of the tasks that it says. `run` has the tasks that run, and
-    `weights` say how many of the whole plan each of them stands for.
+    copy of the layer adds `periods_ms`, by sections of operations; all else is that of the tasks that it says. `run`
+    has the tasks that run, and `weights` say how many of the whole plan each of them stands for.
     """
 
     run: RunTasks
@@ -50,7 +50,7 @@ class Timing:
     range_ms: Range | None = None
     errors: tuple[float, ...] | None = None
     weights: Sequence[int] = ()
-    period_ms: float = 0.0
+    periods_ms: Sequence[float] = ()
 
 
 def read_plan_machine(bundle: Bundle) -> Machine:
@@ -79,14 +79,14 @@ def time_plan(bundle: Bundle, machine: Machine) -> Timing:
     weights_of_said = weigh_tasks(bundle, bundle.repetition)
     weights = [weights_of_said[origin] for origin in tasks.origins]
     parts = break_down(tasks.costs, served, times, machine, weights)
-    predicted_ms = predict_whole(bundle, TimedRun(tasks, times))
-    copies = 0 if bundle.repetition is None else len(bundle.repetition.copies)
+    timed = TimedRun(tasks, times)
+    predicted_ms = predict_whole(bundle, timed)
     span = find_range(tasks.costs, times, machine)
-    if span is not None and copies:
+    if span is not None and bundle.repetition is not None:
         span = (span[0] * predicted_ms / times.predicted_ms, span[1] * predicted_ms / times.predicted_ms)
     errors = None if span is None else tuple(find_task_error(cost, machine)[1] for cost in tasks.costs)
-    period_ms = (predicted_ms - times.predicted_ms) / max(1, copies)
-    return Timing(tasks, predicted_ms, folded, chain, parts, span, errors, weights, period_ms)
+    periods_ms = measure_periods(bundle, timed)
+    return Timing(tasks, predicted_ms, folded, chain, parts, span, errors, weights, periods_ms)
 
 
 def fold_times(origins: Sequence[int], times: PlanTimeline, bundle: Bundle) -> PlanTimeline:

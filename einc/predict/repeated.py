@@ -7,6 +7,7 @@ from typing import Protocol
 from einc.predict.timeline import TimedRun
 from einc_runtime.plan.record import Repetition
 from einc_runtime.plan.regions import ExecutablePlan
+from einc_runtime.plan.repetition import find_copied
 from einc_runtime.plan.schema import KernelTask
 
 
@@ -22,8 +23,34 @@ def predict_whole(plan: RepeatingPlan, timed: TimedRun) -> float:
     said_ms, repetition = timed.timeline.predicted_ms, plan.repetition
     if repetition is None:
         return said_ms
-    first, count = repetition.operations.first, repetition.operations.count
-    return said_ms + len(repetition.copies) * measure_period(plan, timed, first - count, count)
+    return said_ms + len(repetition.copies) * sum(measure_periods(plan, timed))
+
+
+def measure_periods(plan: RepeatingPlan, timed: TimedRun) -> list[float]:
+    """For each section of operations, how long one of its layers takes, in ms.
+
+    Of several sections, one may run beside another, as updates do beside gradients. Then its layers may even end in
+    another order, and each is taken to add what its kernels keep a site busy for, at most.
+    """
+    if plan.repetition is None:
+        return []
+    copied = [find_copied(section, plan.repetition.head) for section in plan.repetition.operations]
+    periods = [measure_period(plan, timed, layer.before, layer.count) for layer in copied]
+    if len(copied) == 1:
+        return periods
+    busy = [measure_busy(plan, timed, range(layer.first, layer.end)) for layer in copied]
+    return [max(pair) for pair in zip(periods, busy, strict=True)]
+
+
+def measure_busy(plan: ExecutablePlan, timed: TimedRun, operations: range) -> float:
+    """How long kernels of these operations keep the site busy that has most of them, in ms."""
+    busy = [0.0] * len(plan.memory)
+    times = zip(timed.run.origins, timed.timeline.starts, timed.timeline.ends, strict=True)
+    for origin, start, end in times:
+        task = plan.tasks[origin]
+        if isinstance(task, KernelTask) and task.operation in operations:
+            busy[task.site] += end - start
+    return max(busy)
 
 
 def measure_period(plan: ExecutablePlan, timed: TimedRun, first: int, count: int) -> float:

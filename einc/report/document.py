@@ -77,7 +77,7 @@ def explain(
             if all_specs:
                 document["candidates"] = None if plan is None else _list_candidates(plan, operation.name)
             operations.append(document)
-    operations = layers.tell_operations(operations, timing.period_ms)
+    operations = layers.tell_operations(operations, timing.periods_ms)
     operations = [row for row in operations if only is None or row["name"] == only]
     full_plan = None if plan is None else plan if told is bundle else restore_plan(told)
     document = {
@@ -92,7 +92,7 @@ def explain(
                 "moves": moves.get((layers.find_said(name), True), _NO_TRAFFIC),
                 "exchange": timer.describe(output.exchange),
                 "time": layers.move_time(
-                    describe_label_time(timing, (layers.find_said(name), True)), name, timing.period_ms
+                    describe_label_time(timing, (layers.find_said(name), True)), name, timing.periods_ms
                 ),
             }
             for output, name in ((output, told.tensors[output.tensor].name) for output in told.outputs)

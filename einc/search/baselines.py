@@ -19,6 +19,8 @@ In a training step, axes are found in the part up to the loss, and gradients are
   optimizer keeps, are whole on every site.
 - `fsdp`: the same, with weights, and what the optimizer keeps, cut among the sites.
 - `megatron` and `megatron-sequence`: pairs of the part up to the loss; weights that no pair cuts are whole everywhere.
+- `fsdp-megatron`, where some sites are nearer to each other than others, as in nodes: `megatron-sequence` among near
+  sites, and `fsdp` among groups of them.
 """
 
 from __future__ import annotations
@@ -30,11 +32,12 @@ from functools import cached_property
 from einc.graph.graph import Graph, TensorKind
 from einc.logical.plan import Candidate
 from einc.logical.problem import Problem
+from einc.machines.model import Machine
 from einc.ops.base import Operator
 from einc.options import BASELINES
 from einc.search.dimensions import CutIndex, find_axes
 
-FSDP = "fsdp"
+FSDP, FSDP_MEGATRON = "fsdp", "fsdp-megatron"
 
 Chosen = tuple[int, ...]
 """The number of a candidate for every node."""
@@ -60,16 +63,19 @@ class Baseline:
 
 
 def build_baselines(
-    graph: Graph, problem: Problem, sites: int, names: Iterable[str] | None = None
+    graph: Graph, problem: Problem, sites: int, names: Iterable[str] | None = None, near: int = 1
 ) -> tuple[Baseline, ...]:
-    """All variants of the named baselines, in the order given; by default of all that such a graph may have. Raises
-    KeyError for a name that `BASELINES` lacks."""
-    builder = BaselineBuilder(graph, problem, sites)
+    """All variants of the named baselines, in the order given; by default of all that such a graph may have. Groups of
+    `near` sites are nearer to each other than to others (`count_near_sites`). Raises KeyError for a name that
+    `BASELINES` lacks."""
+    builder = BaselineBuilder(graph, problem, sites, near)
     if names is None:
         names = [name for name in BASELINES if name != FSDP or builder.forward is not None]
     baselines: list[Baseline] = []
     known: dict[Chosen, str] = {}
     for name in dict.fromkeys(variant for requested in names for variant in BASELINES[requested]):
+        if name == FSDP_MEGATRON and near == 1:
+            continue
         baseline = builder.build(name)
         if baseline.chosen is not None:
             same = known.setdefault(baseline.chosen, name)
@@ -81,10 +87,11 @@ def build_baselines(
 class BaselineBuilder:
     """What the baselines of a graph share: its axes, that of `sequence`, and the pairs of products of `megatron`."""
 
-    def __init__(self, graph: Graph, problem: Problem, sites: int) -> None:
+    def __init__(self, graph: Graph, problem: Problem, sites: int, near: int = 1) -> None:
         self._graph = graph
         self._problem = problem
         self._sites = sites
+        self._near = near
         self.axes = find_axes(graph)
         self.forward = _find_forward(graph)
         self._picked: dict[tuple[int, Wish, bool], int] = {}  # by the identity of the candidates: layers repeat them
@@ -95,6 +102,7 @@ class BaselineBuilder:
             "single": self._build_single,
             "data": self._build_data if self.forward is None else lambda: self._build_data_step(cuts_states=False),
             FSDP: lambda: self._build_data_step(cuts_states=True),
+            FSDP_MEGATRON: self._build_groups,
             "sequence": lambda: self._build_sequence(gather=True),
             "sequence-heads": lambda: self._build_sequence(gather=False),
             "megatron": lambda: self._build_megatron(replicated=True),
@@ -174,6 +182,24 @@ class BaselineBuilder:
 
         if replicated and not any(c.replicas > 1 for options in self._problem.candidates for c in options):
             return "no operator may be computed on several sites"
+        return self._choose(rank)
+
+    def _build_groups(self) -> Chosen | str:
+        """Of a training step: pairs of products among near sites, tokens among groups of these, and states among all
+        sites."""
+        tokens, pairs, near = self.tokens, self.pairs, self._near
+        if self.forward is None or tokens is None or not pairs:
+            return "it cuts the pairs of products of a training step by their dimension and by tokens"
+
+        def rank(number: int) -> Wish:
+            axis, cap = pairs.get(number, (None, 1))
+            paired = [index for index in self.axes.nodes[number] if index.axis == axis and cap % near == 0]
+            unpaired = [index for index in self.axes.nodes[number] if index not in paired]
+            unpaired.sort(key=lambda i: (i.axis != tokens, not i.parallel, not i.spans, -i.extent, i.position))
+            left = self._sites // near if paired else self._sites
+            paired.sort(key=lambda index: not index.parallel)
+            return (*((index.position, near) for index in paired), *((index.position, left) for index in unpaired))
+
         return self._choose(rank)
 
     # Axes
@@ -288,6 +314,19 @@ class BaselineBuilder:
                 )
             chosen.append(self._picked[key])
         return tuple(chosen)
+
+
+def count_near_sites(machine: Machine, sites: int) -> int:
+    """How many sites make a group whose pairs have the widest links, as a node has; 1 where all pairs have, or where
+    not all groups are alike."""
+    widest = max(machine.widths.values(), default=0.0)
+    groups = {
+        frozenset([site, *(peer for peer in range(sites) if machine.widths.get((site, peer)) == widest)])
+        for site in range(sites)
+    }
+    sizes = {len(group) for group in groups}
+    is_even = len(sizes) == 1 and sum(map(len, groups)) == sites and len(groups) > 1
+    return sizes.pop() if is_even else 1
 
 
 def _find_forward(graph: Graph) -> int | None:

@@ -61,9 +61,10 @@ class ExchangeEstimator:
         self._links = _measure_links(machine, sites)
         self._cuts = None if has_equal_links(machine, sites) else measure_cuts(machine, sites)
 
-    def estimate(self, produced: Sequence[Family], required: Sequence[Family], itemsize: int) -> Array:
+    def estimate(self, produced: Sequence[Family], required: Sequence[Family], itemsize: int,
+                 naive: bool = False, message_ms: float = 0.0) -> Array:  # fmt: skip
         """Milliseconds from the end of the producer's kernels until readers can start, as (2, produced, required):
-        naive, and synthesized."""
+        naive, and synthesized, or `naive` ones twice. `message_ms` are added for each message of a site on average."""
         producers, readers = _stack(produced, self._sites), _stack(required, self._sites)
         result = np.zeros((2, len(produced), len(required)))
         step = max(1, MAX_OVERLAPS_AT_ONCE // (len(required) * self._sites**2))
@@ -73,12 +74,12 @@ class ExchangeEstimator:
             rows = np.flatnonzero(selected)
             for start in range(0, len(rows), step):
                 some = rows[start : start + step]
-                result[:, some] = estimate(
-                    _measure_traffic(overlaps.measure(some), producers.select(some), readers, itemsize)
-                )
+                traffic = _measure_traffic(overlaps.measure(some), producers.select(some), readers, itemsize)
+                messages = np.count_nonzero(traffic.crossing, axis=(2, 3)) if message_ms else 0
+                result[:, some] = estimate(traffic, naive) + message_ms / self._sites * messages
         return result
 
-    def _estimate_whole(self, traffic: _Traffic) -> Array:
+    def _estimate_whole(self, traffic: _Traffic, naive: bool) -> Array:
         """What it takes to bring blocks that are whole: straight, and if sites may pass on what they got, so that no
         sender is the bottleneck."""
         arriving = traffic.crossing.sum(axis=2)
@@ -87,10 +88,10 @@ class ExchangeEstimator:
         mixed = (traffic.local > 0) & (arriving > 0)
         copying = np.where(mixed, self._copying.launch_ms + 2 * traffic.local / self._copying.rates, 0.0).max(axis=2)
         plain = np.maximum(self._time_links(traffic.crossing) + latency, copying)
-        moving = self._move(traffic, arriving.max(axis=2), arriving.sum(axis=2))
+        moving = np.inf if naive else self._move(traffic, arriving.max(axis=2), arriving.sum(axis=2))
         return np.stack((plain, np.minimum(plain, np.maximum(moving + latency, copying))))
 
-    def _estimate_partial(self, traffic: _Traffic) -> Array:
+    def _estimate_partial(self, traffic: _Traffic, naive: bool) -> Array:
         """What it takes to combine partial copies: at every reader, and also once, before the results are sent on."""
         arriving = traffic.crossing.sum(axis=2)
         latency = np.where(arriving.any(axis=2), self._transfer_ms, 0.0)
@@ -100,7 +101,7 @@ class ExchangeEstimator:
         combining += (arriving + traffic.local + traffic.needed) / self._combining.rates
         gathered = self._time_links(traffic.crossing) + latency
         gathered += np.where(traffic.needed > 0, combining, 0.0).max(axis=2)
-        return np.stack((gathered, np.minimum(gathered, self._combine_once(traffic))))
+        return np.stack((gathered, gathered if naive else np.minimum(gathered, self._combine_once(traffic))))
 
     def _move(self, traffic: _Traffic, received: Array, moved: Array) -> Array:
         """The time of moving alone, from the bytes that a site receives at most, and from all that are moved."""

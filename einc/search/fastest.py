@@ -40,6 +40,7 @@ from dataclasses import replace
 
 from einc.graph.graph import Graph
 from einc.logical.pins import Pin
+from einc.logical.plan import LogicalPlan
 from einc.machines.model import Machine
 from einc.physical.budget import SearchBudget
 from einc.physical.build import build
@@ -47,6 +48,8 @@ from einc.physical.synthesis import Report, SynthesizingScheduler, ignore_report
 from einc.search.completion import Completer, limit_threads
 from einc.search.evaluation import Evaluator
 from einc.search.finishing import finish
+from einc.search.initial_plans import add_optima
+from einc.search.neighbours import sum_times
 from einc.search.passes import (
     Pass,
     Progress,
@@ -133,6 +136,20 @@ def find_fastest(
                 break
         budget.end()
         return replace(result, walk=tuple(walk))
+
+
+def promise_fastest(
+    graph: Graph, machine: Machine, sites: int, *, naive: bool, input_placement: InputPlacement = "replicated"
+) -> LogicalPlan:
+    """The plan that the time tables promise most of; none is built. For graphs of which building one takes long."""
+    with limit_threads():
+        problem = pose_problem(
+            graph, machine, sites, naive=naive, pins=(), input_placement=input_placement, seconds=math.inf
+        )
+        plans = add_optima(problem.starts, problem.space, problem.tables, None if naive else problem.promises).plans
+        known = [plan for plan in plans.values() if plan is not None]
+        best = min(known, key=lambda plan: sum_times(problem.promises, plan))
+        return problem.space.make_plan(best, tuple(range(len(graph.nodes))), spread=False)
 
 
 def _run(names: Sequence[str], search: Search, state: SearchState, walk: list[str]) -> SearchState:

@@ -158,7 +158,4 @@ def leave_idle(program: DeviceProgram, selected: SelectedPlan, idle: int = 1) ->
         memory_points=every.memory_points,
     )
     unused = (0,) * idle
-    repetition = program.repetition
-    if repetition is not None:
-        repetition = msgspec.structs.replace(repetition, growth=(*repetition.growth, *unused))
-    return SelectedPlan(plan, replace(program, plan=plan, memory=(*program.memory, *unused), repetition=repetition))
+    return SelectedPlan(plan, replace(program, plan=plan, memory=(*program.memory, *unused)))

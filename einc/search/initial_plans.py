@@ -8,9 +8,9 @@ from dataclasses import dataclass
 from einc.logical.minsum import minimize
 from einc.logical.plan import LogicalPlan
 from einc.options import BASELINES
-from einc.search.baselines import build_baselines
+from einc.search.baselines import build_baselines, count_near_sites
 from einc.search.branches import make_parallel_branch_tables
-from einc.search.neighbours import sum_times
+from einc.search.neighbours import improve_singly, sum_times
 from einc.search.pruning import find_worthwhile
 from einc.search.space import Assignment, SearchSpace
 from einc.search.tables import TimeProblem
@@ -31,6 +31,11 @@ if they say it of naive exchanges: plans that are much slower with these are not
 exact but for what overlaps."""
 
 
+MIN_IMPROVED = 128
+"""Operators of a graph from which on there is a plan in place of an optimum that is too hard to find: for fewer,
+descents over whole plans find better ones."""
+
+
 @dataclass(frozen=True, slots=True)
 class Starts:
     """Plans to start from, by the names of contenders; None for one whose tables would be too large.
@@ -47,7 +52,8 @@ def list_known_starts(space: SearchSpace, paper: LogicalPlan) -> Starts:
     """The plan that is best by the paper's cost, and the baselines."""
     plans: dict[str, Assignment | None] = {PAPER: space.find_assignment(paper)}
     together, reasons = set(), {}
-    for baseline in build_baselines(space.graph, space.problem, space.sites):
+    near = count_near_sites(space.machine, space.sites)
+    for baseline in build_baselines(space.graph, space.problem, space.sites, near=near):
         if baseline.chosen is not None and baseline.same_as is None:
             plans[baseline.name] = baseline.chosen
         else:
@@ -76,16 +82,26 @@ def keep_worthwhile(space: SearchSpace, starts: Starts, seconds: float) -> tuple
 
 def add_optima(starts: Starts, space: SearchSpace, naive: TimeProblem, synthesized: TimeProblem | None) -> Starts:
     """The starts with the optima of the time tables; `synthesized` is None where no such exchanges were asked for."""
-    plans = {TIME: minimize(naive.node_times, naive.tables), **starts.plans}
+    exact = minimize(naive.node_times, naive.tables)
+    plans = {TIME: exact or _improve_starts(naive, starts), **starts.plans}
     if synthesized is not None:
-        plans[TIME_SYNTHESIZED] = minimize(synthesized.node_times, synthesized.tables)
+        best = minimize(synthesized.node_times, synthesized.tables)
+        plans[TIME_SYNTHESIZED] = best or _improve_starts(synthesized, starts)
     branches = make_parallel_branch_tables(space, naive)
     if branches is not None:
         plans[SIDE_BY_SIDE] = minimize(branches.node_times, branches.tables)
-    exact = plans[TIME]
     if exact is None or not space.leaves_idle(exact):
         return Starts(plans, starts.together, starts.reasons)
     return Starts({**plans, TOGETHER: exact}, starts.together | {TOGETHER}, starts.reasons)
+
+
+def _improve_starts(tables: TimeProblem, starts: Starts) -> Assignment | None:
+    """In place of an optimum that would take too long to find, as that of a training step: the best plan to which
+    changes of one operator lead from the starts."""
+    known = [start for start in starts.plans.values() if start is not None]
+    if len(tables.node_times) < MIN_IMPROVED or not known:
+        return None
+    return min((improve_singly(tables, start) for start in known), key=lambda plan: sum_times(tables, plan))
 
 
 def find_slow(

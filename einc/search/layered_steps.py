@@ -8,16 +8,18 @@ numbers alone. Any cuts make a plan that computes the step: what is matched deci
 from __future__ import annotations
 
 import re
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from dataclasses import dataclass, replace
+from functools import lru_cache
 
-from einc.core.intervals import Intervals
 from einc.errors import CapacityError
 from einc.graph.graph import Graph, Node, count_resident_bytes, updates_state
+from einc.logical.candidates import enumerate_flexible_candidates
 from einc.logical.optimize import build_choices
 from einc.logical.plan import Candidate, LogicalPlan
-from einc.logical.problem import build_problem
+from einc.logical.problem import connect
 from einc.machines.model import Machine
+from einc.ops.base import Operator
 from einc.physical.program import DeviceProgram
 from einc.plan_report import Contender
 from einc.search.result import SelectedPlan
@@ -30,9 +32,6 @@ LAYERED = "few layers"
 """The name of the contender whose cuts are those of a step of a few layers."""
 
 _NUMBERS = re.compile(r"\d+")
-
-Cut = tuple[Intervals, int]
-"""The intervals of an operator's indices, and its replicas."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -54,9 +53,11 @@ class LayeredStep:
 
     def expand(self, plan: LogicalPlan, build: Callable[[LogicalPlan], DeviceProgram]) -> SelectedPlan:
         """The plan of the whole step with the cuts of one of the small step."""
-        problem = build_problem(self.full_graph, plan.sites, flexible=True)
-        chosen = [_find_cut(*pair) for pair in zip(problem.candidates, self._match(plan), strict=True)]
-        choices = build_choices(self.full_graph, problem, chosen)
+        matched = self._match(plan)
+        options = [(find_uncut(node.operator, plan.sites),) if candidate is None else (candidate,)
+                   for node, candidate in zip(self.full_graph.nodes, matched, strict=True)]  # fmt: skip
+        problem = connect(self.full_graph, tuple(options))
+        choices = build_choices(self.full_graph, problem, (0,) * len(options))
         full_plan = replace(plan, graph=self.full_graph, choices=choices, exact=False, contenders=(), memory_points=())
         try:
             program = build(full_plan)
@@ -66,14 +67,13 @@ class LayeredStep:
         full_plan = replace(program.plan, contenders=(contender,))
         return SelectedPlan(full_plan, replace(program, plan=full_plan))
 
-    def _match(self, plan: LogicalPlan) -> list[Cut | None]:
+    def _match(self, plan: LogicalPlan) -> list[Candidate | None]:
         """The cut of every node of the whole step; None for one that no operator of the small step is equal to."""
-        cuts_by_key: dict[object, list[Cut]] = {}
+        cuts_by_key: dict[object, list[Candidate]] = {}
         for node, choice in zip(plan.graph.nodes, plan.choices, strict=True):
-            cut = choice.candidate.intervals, choice.candidate.replicas
             for key in _list_keys(node):
-                cuts_by_key.setdefault(key, []).append(cut)
-        matched: list[Cut | None] = []
+                cuts_by_key.setdefault(key, []).append(choice.candidate)
+        matched: list[Candidate | None] = []
         for node in self.full_graph.nodes:
             options = next((cuts_by_key[key] for key in _list_keys(node) if key in cuts_by_key), None)
             matched.append(None if options is None else options[len(options) // 2])
@@ -103,9 +103,10 @@ def _list_keys(node: Node) -> list[object]:
     return [(node.operator, name, tuple(inputs)), (node.operator, name), node.operator]
 
 
-def _find_cut(options: Sequence[Candidate], cut: Cut | None) -> int:
-    """The candidate with a cut; the one that is cut least, on most sites, where there is none."""
-    for number, candidate in enumerate(options):
-        if (candidate.intervals, candidate.replicas) == cut:
-            return number
-    return min(range(len(options)), key=lambda c: (len(options[c].spec.functions), -options[c].replicas, c))
+@lru_cache(maxsize=64)
+def find_uncut(operator: Operator, sites: int) -> Candidate:
+    """The cut of an operator that none of a small step is equal to: the least, on most sites; on one if it makes fewer
+    values than there are sites, as to bring what it reads to all takes longer than to send these."""
+    small = sum(output.type.size for output in operator.outputs) < sites
+    options = enumerate_flexible_candidates(operator, sites)
+    return min(options, key=lambda c: (len(c.spec.functions), c.replicas if small else -c.replicas))

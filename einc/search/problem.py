@@ -15,12 +15,18 @@ from einc.machines.model import Machine
 from einc.search.evaluation import EvaluatedPlan, OmittedLayersCost
 from einc.search.exchange_times import has_equal_links
 from einc.search.folding import fold_pinned
-from einc.search.initial_plans import Starts, keep_worthwhile, list_known_starts
+from einc.search.initial_plans import MIN_IMPROVED, Starts, keep_worthwhile, list_known_starts
 from einc.search.memory import Sizes, charge_layers, measure_sizes
 from einc.search.neighbours import sum_times
+from einc.search.pruning import MANY_SITES
 from einc.search.space import SearchSpace
-from einc.search.tables import UNITS_PER_MS, TimeProblem, build_time_problems
+from einc.search.tables import UNITS_PER_MS, KnownTimes, TimeProblem, build_time_problems
 from einc_runtime.plan.schema import InputPlacement
+
+MESSAGE_MS = 4e-3
+"""What tables charge for a message in large graphs on many sites, beside the time that it takes there: about what a
+network card takes to begin one. The simulation leaves that out, so that gathering a scalar everywhere, in thousands of
+messages, would look as good as sending it to one site and from there to all."""
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -94,7 +100,8 @@ def pose_problem(
     part = graph if folded is None else folded.graph
     part_pins = pins if folded is None else select_pins(part, pins)
     candidates = build_problem(part, sites, flexible=True, pins=part_pins)
-    space = SearchSpace(part, candidates, machine, sites, input_placement)
+    message_ms = MESSAGE_MS if len(part.nodes) >= MIN_IMPROVED and sites > MANY_SITES else 0.0
+    space = SearchSpace(part, candidates, machine, sites, input_placement, KnownTimes(naive, message_ms))
     paper = optimize(part, sites, pins=part_pins)
     space, starts = keep_worthwhile(space, list_known_starts(space, paper), seconds)
     tables, promises = _build_tables(graph, folded, space)

@@ -26,6 +26,10 @@ MAX_CANDIDATES, AT_SITES = 64, 16
 """Candidates of an operator that are looked at on up to AT_SITES sites. The time of a table grows with the square of
 their number and with that of the sites; on more sites, fewer are looked at, so that it grows as the sites do."""
 
+MANY_KINDS = 48
+"""Of a graph with more unlike operators, such as a training step, fewer candidates of each are looked at, so that there
+are about as many tables' entries."""
+
 MIN_CANDIDATES, FOR_ALL = 12, 60.0
 """With a time limit of FOR_ALL seconds or more as many are looked at, and fewer, down to MIN_CANDIDATES, with less."""
 
@@ -53,7 +57,8 @@ def find_worthwhile(space: SearchSpace, known: Sequence[Assignment], seconds: fl
         _, promises = build_time_problems(graph, options, machine, space.sites, once=space.once, known=space.known)
         return sum_times(promises, (0,) * len(options))
 
-    affordable = MAX_CANDIDATES * math.sqrt(AT_SITES / max(AT_SITES, space.sites))
+    kinds = len({id(options) for options in problem.candidates})
+    affordable = MAX_CANDIDATES * math.sqrt(AT_SITES / max(AT_SITES, space.sites)) * min(1.0, MANY_KINDS / kinds)
     most = max(MIN_CANDIDATES, int(affordable * min(1.0, seconds / FOR_ALL)))
     times: dict[int, Array] = {}
     for node, options in zip(graph.nodes, problem.candidates, strict=True):

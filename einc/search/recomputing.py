@@ -18,9 +18,12 @@ from einc.training.recomputation import ForwardPart, recompute
 
 MAX_SEARCHES = 4
 """Levels of recomputation that are planned at most: each takes as long as a step without; the last is the strongest."""
-MARGIN = 0.04
-"""Of the memory of a site: what a plan is taken to need beyond its states and values, and again so much after each that
-did not fit. Steps of Llama 8B for eight GPUs need 2% more, and 16% where they keep gathered weights."""
+MANY_SITES = 8
+"""For more sites, cuts of a step of a few layers are chosen by time tables: to build plans of it takes minutes."""
+MARGIN, MARGIN_MANY_SITES = 0.04, 0.5
+"""Of the memory of a site: what a plan is taken to need beyond its states and values, and again so much after each
+that did not fit. Steps of Llama 8B for eight GPUs need 2% more, and 16% where they keep gathered weights. On many
+sites, plans are chosen without regard to memory, and those of 70B need twice as much as their values."""
 
 Level = tuple[str, int | None]
 """A level of `RECOMPUTATIONS`, and the number of blocks."""
@@ -32,8 +35,8 @@ class StepSearch:
     its loss, and the machine with its sites.
 
     `fuse` makes a graph ready for planning, `search` plans it for a machine, and says of its progress which part of the
-    step that is, `find_kept` plans the step as it is, and
-    `build` makes the program of a plan. `may_recompute` says whether values may be computed again.
+    step that is, `promise` plans it by time tables alone, `find_kept` plans the step as it is, and `build` makes the
+    program of a plan. `may_recompute` says whether values may be computed again.
     """
 
     source: Graph
@@ -44,6 +47,7 @@ class StepSearch:
     sites: int
     fuse: Callable[[Graph], Graph]
     search: Callable[[Graph, Machine, str], SelectedPlan]
+    promise: Callable[[Graph, Machine], LogicalPlan]
     find_kept: Callable[[], tuple[Graph, SelectedPlan]]
     build: Callable[[LogicalPlan], DeviceProgram]
     report: Callable[[str], None]
@@ -56,7 +60,7 @@ class StepSearch:
         earlier levels needed beyond theirs.
         """
         limit = min(site.memory_bytes for site in self.machine.sites)
-        first, beyond = 0, int(MARGIN * limit)
+        first, beyond = 0, int((MARGIN_MANY_SITES if self.sites > MANY_SITES else MARGIN) * limit)
         for _ in range(MAX_SEARCHES - 1):
             number = self._find_likely(first, limit - beyond)
             if number == len(self._levels) - 1:
@@ -80,8 +84,8 @@ class StepSearch:
     def _find_likely(self, first: int, limit: int) -> int:
         """The first level from `first` on whose bytes are within the limit; the last one if none is."""
         low, high = first, len(self._levels) - 1
-        while low < high:  # each keeps less than the one before
-            middle = first if low == first else (low + high) // 2
+        while low < high:  # each keeps less than the one before; those that are no blocks are looked at first
+            middle = low if low == first or low < 2 else (low + high) // 2
             low, high = (low, middle) if self._measure_least(middle) <= limit else (middle + 1, high)
         return low
 
@@ -101,6 +105,10 @@ class StepSearch:
             graph, selected = self.find_kept() if level[0] == "none" else (graph, self.search(graph, self.machine, ""))
             return graph, selected, _find_least_memory(selected)
         step = LayeredStep(graph, self.fuse(recompute(self.small, self.loss, level[0])))
+        if self.sites > MANY_SITES:
+            selected = step.expand(self.promise(step.small_graph, self.machine), self.build)
+            if selected.program is not None or level != self._levels[-1]:
+                return graph, selected, 0
         machine, omitted = step.limit_memory(self.machine, self.sites), step.measure_omitted(self.sites)
         if machine is not None:
             selected = self.search(step.small_graph, machine, f" of {LAYERS} layers")

@@ -211,9 +211,12 @@ class KnownTimes:
     """What tables consist of, for graphs whose operators share candidates, on the same sites of a machine.
 
     It is keyed by the identity of candidates, as hashing them would visit every block; `kept` and `kernels` hold them,
-    so that they live as long as this. An operator's candidates are made for it and for those that equal it.
+    so that they live as long as this. An operator's candidates are made for it and for those that equal it. Where only
+    `naive` exchanges are asked for, both tables have these. Messages add `message_ms` each (`ExchangeEstimator`).
     """
 
+    naive: bool = False
+    message_ms: float = 0.0
     kernels: dict[int, tuple[Candidate, float]] = field(default_factory=dict)
     kept: dict[int, tuple[Candidate, ...]] = field(default_factory=dict)
     families: dict[tuple[int, Side, int], tuple[tuple[Family, ...], Array]] = field(default_factory=dict)
@@ -311,7 +314,10 @@ class _TableMaker:
             produced = self._list_families(source[0], "outputs", source[1])[0]
             required = self._list_families(reader[0], "inputs", reader[1])[0]
             itemsize = self._graph.nodes[source[0]].operator.outputs[source[1]].dtype.itemsize
-            self._known.exchanges[key] = _round(self._estimator.estimate(produced, required, itemsize))
+            estimates = self._estimator.estimate(
+                produced, required, itemsize, self._known.naive, self._known.message_ms
+            )
+            self._known.exchanges[key] = _round(estimates)
         return self._known.exchanges[key]
 
     def _list_families(self, n: int, side: Side, position: int) -> tuple[tuple[Family, ...], Array]:

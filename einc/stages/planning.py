@@ -128,7 +128,7 @@ def time_nodes(program: DeviceProgram, machine: Machine) -> dict[str, float]:
         latest = end
     repetition = program.repetition
     if repetition is not None:
-        times = [*repeat(times, repetition.operations, len(repetition.copies), lambda ms, *_: ms)]
+        times = [*repeat(times, repetition.operations, repetition.head, len(repetition.copies), lambda ms, *_: ms)]
     return {node.name: ms for node, ms in zip(program.plan.graph.nodes, times, strict=True)}
 
 

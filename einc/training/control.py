@@ -12,6 +12,7 @@ from einc.core.tensor import DType, TensorDesc
 from einc.errors import UsageError
 from einc.frontend.single_equation import add_equation
 from einc.graph.builder import GraphBuilder
+from einc.graph.layers import LAYERS_OF_STEP, find_longest_repetition
 from einc.ops import registry
 
 NEXT = "{}.next"
@@ -89,14 +90,29 @@ class StepControl:
             gradients[name] = self._call("mul", gradient, scale)
 
     def _add_squares(self, gradients: dict[str, str]) -> str:
-        total = ""
-        for name in gradients.values():
+        """The sum of the squares of all gradients. Those of many equal layers are added up layer by layer, in equal
+        operators: elementwise sums alone would become one operator, which reads all layers."""
+        numbers: dict[TensorDesc, int] = {}
+        names = list(gradients.values())
+        kinds = [numbers.setdefault(self._builder.desc(name), len(numbers)) for name in names]
+        first, size, count = find_longest_repetition(kinds)
+        ends = {first + size * layer for layer in range(count + 1)} if count > LAYERS_OF_STEP else set()
+        total = part = ""
+        for number, name in enumerate(names, 1):
             value = cast(self._builder, name, DType.F32)
             indices = ", ".join(f"i{axis}" for axis in range(self._builder.desc(value).rank))
             over = f"sum[{indices}]" if indices else ""
             square = self._write(f"s[] = {over}(g[{indices}] * g[{indices}])", g=value)
-            total = self._call("add", total, square) if total else square
+            part = self._call("add", part, square) if part else square
+            if number in ends or number == len(names):
+                total = self._add_apart(total, part) if total else part
+                part = ""
         return total
+
+    def _add_apart(self, total: str, part: str) -> str:
+        """The sum of two numbers, by an operator that no other joins, as it aggregates."""
+        both = self._write("b[part = 2] = where(part == 0, t[], p[])", t=total, p=part)
+        return self._write("s[] = sum[part](b[part])", b=both)
 
     def count_steps(self) -> str | None:
         """The number of a step, from 1, where not all steps count; None where the caller knows it."""

@@ -96,17 +96,19 @@ def recompute(graph: Graph, loss: str, level: str, blocks: int | None = None) ->
     part = ForwardPart(graph, loss)
     kept = part.choose_kept(level, blocks)
     names: dict[str, str] = {}
-    nodes, tensors = list(part.nodes), list[GraphTensor]()
+    nodes, added = list(part.nodes), dict[str, list[GraphTensor]]()  # by the result before which they are computed
     table = graph.tensor_table()
     for node in graph.nodes[len(part.nodes) :]:
         for copied in _list_again(part, kept, names, node.inputs):
             outputs = {name: name + AGAIN for name in copied.outputs}
-            tensors += [replace(table[name], name=copy) for name, copy in outputs.items()]
+            again = [replace(table[name], name=copy) for name, copy in outputs.items()]
+            added.setdefault(node.outputs[0], []).extend(again)
             inputs = tuple(names.get(name, name) for name in copied.inputs)
             nodes.append(replace(copied, name=outputs[copied.name], inputs=inputs, outputs=tuple(outputs.values())))
             names.update({name: copy for name, copy in outputs.items() if name not in kept})
         nodes.append(replace(node, inputs=tuple(names.get(name, name) for name in node.inputs)))
-    return replace(graph, tensors=(*graph.tensors, *tensors), nodes=_put_updates_last(nodes))
+    tensors = tuple([each for tensor in graph.tensors for each in (*added.get(tensor.name, ()), tensor)])
+    return replace(graph, tensors=tensors, nodes=_put_updates_last(nodes))
 
 
 def read_level(text: str) -> tuple[str, int | None]:

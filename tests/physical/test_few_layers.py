@@ -7,7 +7,7 @@ from dataclasses import replace
 import msgspec
 import pytest
 
-from einc.graph.layers import fold
+from einc.graph.layers import fold, fold_step
 from einc.logical.plan import LogicalPlan
 from einc.machines.load import load_machine
 from einc.machines.model import Machine
@@ -22,7 +22,7 @@ from einc.stages.planning import time_nodes
 from einc_runtime.plan.codec import decode, encode
 from einc_runtime.plan.proof import prove
 from einc_runtime.plan.repetition import unfold
-from tests.support.layered_plans import fold_layers, place, plan_layers
+from tests.support.layered_plans import fold_layers, place, plan_layers, plan_step
 
 LAYERS = 9
 CASES = [("llama", 3, "synthesized"), ("llama step", 8, "naive")]
@@ -35,10 +35,10 @@ MORE_CASES = [
 
 def write_out(plan: LogicalPlan, machine: Machine, schedule: str) -> DeviceProgram:
     """The program in which every layer is built, with the memory of equal layers."""
-    folded = fold(plan.graph)
+    folded = fold(plan.graph, BUILT_LAYERS)
     assert folded is not None
-    starts = tuple(folded.first + n * folded.length for n in range(LAYERS + 1))
-    return place(plan, machine, schedule, FewLayers(plan, plan, starts, left_out=0))
+    runs = tuple(replace(run, count=LAYERS) for run in folded.runs)
+    return place(plan, machine, schedule, FewLayers(plan, plan, runs, LAYERS - 1, left_out=0))
 
 
 @pytest.mark.parametrize(
@@ -108,3 +108,26 @@ def test_layers_that_differ_in_what_they_read_are_not_copied() -> None:
     assert few is not None
     with pytest.raises(LayersDiffer):
         place(few.plan, machine, "naive", few)
+
+
+@pytest.mark.parametrize(
+    ("baseline", "level", "clip"),
+    [("fsdp", "none", 1.0), pytest.param("fsdp-megatron", "cheap", 1.0, marks=pytest.mark.slow)],
+)
+def test_copies_of_a_training_step_are_what_building_every_layer_gives(baseline: str, level: str, clip: float) -> None:
+    plan, machine = plan_step(12, 4, baseline, level, clip)
+    folded = fold_step(plan.graph)
+    assert folded is not None
+    few = FewLayers.keep(plan, folded)
+    assert (len(few.runs), few.left_out) == (5, 4)
+    assert [run.backwards for run in few.runs] == [False, True, False, False, False]
+    program = place(few.plan, machine, "naive", few)
+    assert program.repetition is not None
+    runs = tuple(replace(run, first=folded.kept[run.first], count=12) for run in few.runs)
+    full = place(plan, machine, "naive", FewLayers(plan, plan, runs, 4, left_out=0))
+    expected = emit(full, machine, (0, 1, 2, 3), "naive")
+    layers = unfold(emit(replace(program, plan=plan), machine, (0, 1, 2, 3), "naive"))
+    assert layers.predicted_ms == pytest.approx(expected.predicted_ms, rel=0.02)
+    layers = msgspec.structs.replace(layers, predicted_ms=expected.predicted_ms)
+    assert encode(layers) == encode(expected)
+    prove(layers)

@@ -9,8 +9,10 @@ from pathlib import Path
 
 from einc.compiler import compile_model
 from einc.graph.decode_step import StepRequest
-from einc.logical.optimize import optimize
+from einc.graph.fuse import fuse
+from einc.logical.optimize import build_choices, optimize
 from einc.logical.plan import LogicalPlan
+from einc.logical.problem import build_problem
 from einc.machines.load import load_machine
 from einc.machines.model import Machine
 from einc.options import CompileOptions
@@ -21,7 +23,10 @@ from einc.physical.program import DeviceProgram
 from einc.physical.records import emit
 from einc.physical.schedule import NaiveScheduler, Scheduler
 from einc.physical.synthesis import SynthesizingScheduler
+from einc.search.baselines import build_baselines
+from einc.training.recomputation import recompute
 from einc_runtime.plan.schema import Bundle
+from tests.training.large_steps import write_text
 
 MODELS = Path(__file__).parents[2] / "models"
 SCHEDULERS: dict[str, Callable[[Machine, int], Scheduler]] = {
@@ -44,6 +49,30 @@ def plan_layers(model: str, sites: int, layers: int) -> tuple[LogicalPlan, Machi
     )
     graph = compile_model(text, f"{model}.ein", options).graph
     return optimize(graph, sites), load_machine("dgx-h100").restrict(range(sites))
+
+
+def plan_step(layers: int, sites: int, baseline: str, level: str, clip: float) -> tuple[LogicalPlan, Machine]:
+    """A well-known plan of a training step of a tiny Llama, in which a level of values is computed again; pairs of
+    sites count as near."""
+    sizes = {"n_layers": layers, "batch": 8, "length": 5, "d_model": 48, "heads_q": 8, "heads_kv": 4, "d_head": 8,
+             "d_ff": 40, "vocab": 97}  # fmt: skip
+    options = CompileOptions(
+        machine="dgx-h100",
+        devices=sites,
+        definitions=tuple((name, str(size)) for name, size in sizes.items()),
+        train="loss",
+        optimizer="adamw",
+        clip=clip,
+        precision="bf16",
+    )
+    source = compile_model(write_text(), "llama.ein", options).source
+    graph = fuse(recompute(source, "loss", level))
+    problem = build_problem(graph, sites, flexible=True)
+    names = {known.name: known for known in build_baselines(graph, problem, sites, ["fsdp"], near=2)}
+    chosen = names[baseline].chosen
+    assert chosen is not None
+    plan = LogicalPlan(graph, sites, baseline, build_choices(graph, problem, chosen), False, 0)
+    return plan, load_machine("dgx-h100").restrict(range(sites))
 
 
 def place(plan: LogicalPlan, machine: Machine, schedule: str, few: FewLayers | None = None) -> DeviceProgram:

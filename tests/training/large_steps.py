@@ -24,12 +24,12 @@ from einc.machines.model import Machine
 from einc.options import CompileOptions
 from einc.physical.build import build
 from einc.physical.program import DeviceProgram
-from einc.search.baselines import build_baselines
+from einc.search.baselines import build_baselines, count_near_sites
 from einc.training.recomputation import count_again
 from tests.bench.report import write
 
 DEFAULT_SITES = 8
-"""Of the cases that are planned if none is named: a search for more takes minutes."""
+"""Of the cases that are planned if none is named: others take minutes."""
 ROOT = Path(__file__).parents[2]
 LLAMA, PAGE, ROWS = ROOT / "models" / "llama.ein", ROOT / "docs" / "training.md", Path(__file__).with_suffix(".json")
 HEAD = (
@@ -40,6 +40,8 @@ STAGES = (2, 4, 8)
 """Of pipelines: more leave a stage of Llama 8B less than four layers."""
 GIB = 1 << 30
 BASELINES = ("fsdp", "megatron", "data")
+OF_MANY_SITES = ("fsdp-megatron", "fsdp")
+"""Known plans for more sites than DEFAULT_SITES: others take minutes to build there, and so do pipelines."""
 WITHIN_STAGES = ("fsdp", "megatron-sequence")
 """Plans of the stages of a pipeline: others are slower or keep whole weights everywhere."""
 
@@ -97,8 +99,11 @@ def make_rows(case: Case) -> Iterator[str]:
     limit = machine.sites[0].memory_bytes
     label = f"einc, {again:,} operators again" if again else "einc"
     yield f"| {case.title} | {label} | {describe(program, limit)} | {seconds:.0f} |"
-    for known in build_known(graph, machine, case.sites):
+    many = case.sites > DEFAULT_SITES
+    for known in build_known(graph, machine, case.sites, OF_MANY_SITES if many else None):
         yield f"| | {known.plan.selector} | {describe(known, limit)} | |"
+    if many:
+        return
     stages, known, ms = min(list_pipelines(graph, machine, case), key=lambda found: found[2])
     within = known.plan.selector if known.plan.sites > 1 else "one GPU each"
     yield f"| | pipeline: {stages} stages of {within}, at least | {ms:,.0f} | | |"
@@ -109,7 +114,7 @@ def build_known(
 ) -> Iterator[DeviceProgram]:
     """The well-known plans of a step, or those of `names`, also those that do not fit."""
     problem = build_problem(graph, sites, flexible=True)
-    for baseline in build_baselines(graph, problem, sites, BASELINES):
+    for baseline in build_baselines(graph, problem, sites, BASELINES, count_near_sites(machine, sites)):
         wanted = names is None or baseline.name in names
         if wanted and baseline.chosen is not None and baseline.same_as is None:
             choices = build_choices(graph, problem, baseline.chosen)

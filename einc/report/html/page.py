@@ -27,7 +27,7 @@ from einc.report.html.places import describe_places
 from einc.report.html.programs import describe_programs, draw_program
 from einc.report.html.tasks import NS_PER_MS, describe_idle_time, describe_tasks
 from einc.report.machine_costs import describe_rates
-from einc_runtime.plan.repetition import unfold_statements
+from einc_runtime.plan.repetition import find_copied, unfold_statements
 from einc_runtime.plan.schema import Bundle
 from einc_runtime.text import format_count, shorten
 from einc_runtime.version import VERSION
@@ -169,9 +169,11 @@ def _describe_layer(bundle: Bundle) -> str | None:
     repetition = bundle.repetition
     if repetition is None:
         return None
-    section = repetition.operations
-    names = [shorten(bundle.operations[n].name, MAX_TITLE) for n in (section.first, section.end - 1)]
-    return f"The layer from {names[0]} to {names[1]} stands for {len(repetition.copies) + 1} that follow each other."
+    copied = [find_copied(section, repetition.head) for section in repetition.operations]
+    names = [shorten(bundle.operations[n].name, MAX_TITLE) for n in (copied[0].first, copied[0].end - 1)]
+    gradients = ", and so do those of its gradients and updates" if len(copied) > 1 else ""
+    count = len(repetition.copies) + 1
+    return f"The layer from {names[0]} to {names[1]} stands for {count} that follow each other{gradients}."
 
 
 def _compare(bundle: Bundle, against: Bundle, ideal: bool) -> Document:

@@ -14,19 +14,22 @@ class Record(msgspec.Struct, frozen=True, forbid_unknown_fields=True, omit_defau
 
 
 class Section(Record, frozen=True, array_like=True):
-    """`count` records of a sequence, from position `first` on."""
+    """Layers among the records of a sequence: where each begins, in the order of positions, and where the last ends.
 
-    first: int
-    count: int
+    `backwards`, as the gradients of layers are, they stand from the last layer to the first.
+    """
+
+    starts: tuple[int, ...]
+    backwards: bool
 
     @property
-    def end(self) -> int:
-        return self.first + self.count
+    def layers(self) -> int:
+        return len(self.starts) - 1
 
 
 class CopyNames(Record, frozen=True):
-    """What a copy of a layer has in place of the layer's: names of its tensors and operations, in their order, names of
-    tensors in files, and sources of operations."""
+    """What a layer that is left out has in place of the layer that is copied: names of its tensors and operations, in
+    the order of the plan, names of tensors in files, and sources of operations."""
 
     tensors: tuple[str, ...]
     stored: tuple[str | None, ...]
@@ -35,16 +38,16 @@ class CopyNames(Record, frozen=True):
 
 
 class Repetition(Record, frozen=True):
-    """A layer that a plan says once, and the names of the copies of it that follow (`plan/repetition.py`).
+    """Layers that a plan says, and the names of those that it leaves out (`plan/repetition.py`).
 
-    The layer has a section of every sequence, and so has the layer before it, of the same size in front of it. `growth`
-    has for every site how many bytes a buffer that is not scratch lies behind that of the layer before.
+    Every sequence has its sections, in the order of positions, which all have the same layers: `head` of them come
+    before those that are left out.
     """
 
-    tensors: Section
-    operations: Section
-    buffers: Section
-    tasks: Section
-    outputs: Section
-    growth: tuple[int, ...]
+    head: int
+    tensors: tuple[Section, ...]
+    operations: tuple[Section, ...]
+    buffers: tuple[Section, ...]
+    tasks: tuple[Section, ...]
+    outputs: tuple[Section, ...]
     copies: tuple[CopyNames, ...]

@@ -21,7 +21,7 @@ from einc_runtime.plan.work import Work
 HOST = "host"
 """The machine of plans for the CPU: a preset that has as many sites as a plan asks for."""
 
-SCHEMA_VERSION = 15
+SCHEMA_VERSION = 16
 """It increases by one with every change that an older runtime could misread."""
 
 AggregationName = Literal["sum", "max", "min", "prod", "logsumexp", "topk", "defined", "defined_exact"]

@@ -24,7 +24,7 @@ from einc_runtime.plan.schema import SCHEMA_VERSION, Bundle, Exchange
 from tests.support.handmade_plans import random_plan, two_site_plan
 from tests.support.property_examples import examples
 
-GOLDEN = Path(__file__).parent / "golden_plan.v15"
+GOLDEN = Path(__file__).parent / "golden_plan.v16"
 PLAN = two_site_plan()
 DATA = encode(PLAN)
 
@@ -95,7 +95,7 @@ def test_the_order_of_attributes_does_not_show():
 
 def test_an_independent_reader_sees_the_documented_layout():
     assert DATA[:8] == b"\x89EINC\r\n\x1a"
-    assert struct.unpack(">I", DATA[8:12]) == (SCHEMA_VERSION,) == (15,)
+    assert struct.unpack(">I", DATA[8:12]) == (SCHEMA_VERSION,) == (16,)
     assert struct.unpack(">Q", DATA[12:20]) == (len(DATA) - 52,)
     assert DATA[20:52] == hashlib.sha256(DATA[52:]).digest()
     plan = msgpack.unpackb(DATA[52:])

@@ -23,8 +23,15 @@ def change(alter: Callable[[Repetition], Repetition]) -> bytes:
     return encode(replace(said, repetition=alter(said.repetition)))
 
 
-def shorten(section: Section) -> Section:
-    return Section(section.first, section.count - 1)
+def shorten(sections: tuple[Section, ...]) -> tuple[Section, ...]:
+    """The last section without the last record of its last layer but one, where that is copied."""
+    *earlier, last = sections
+    starts = (*last.starts[:-2], last.starts[-2] - 1, last.starts[-1])
+    return (*earlier, replace(last, starts=starts))
+
+
+def turn(sections: tuple[Section, ...]) -> tuple[Section, ...]:
+    return tuple(replace(section, backwards=True) for section in sections)
 
 
 def find_fault(data: bytes, *, folded: bool = False) -> str:
@@ -35,19 +42,24 @@ def find_fault(data: bytes, *, folded: bool = False) -> str:
 
 FAULTS: list[tuple[Callable[[Repetition], Repetition], str]] = [
     (lambda r: replace(r, copies=()), "repetition.copies: there is no copy"),
-    (lambda r: replace(r, tasks=Section(0, r.tasks.count)), "repetition.tasks"),
-    (lambda r: replace(r, tasks=Section(1 << 62, 1)), "repetition.tasks"),
-    (lambda r: replace(r, operations=Section(5, -3)), "repetition.operations"),
-    (lambda r: replace(r, growth=r.growth[1:]), "repetition.growth"),
-    (lambda r: replace(r, growth=(-(1 << 60),) * 3), "outside the arena"),
-    (lambda r: replace(r, growth=(0,) * 3), "shares bytes"),
+    (lambda r: replace(r, operations=()), "repetition.operations: there is no section"),
+    (lambda r: replace(r, head=0), "0 of 6 layers first"),
+    (lambda r: replace(r, head=1 << 62), "layers first"),
+    (lambda r: replace(r, tasks=(Section((0, 1), False),)), "it has 1 layers, and others have 6"),
+    (lambda r: replace(r, tasks=(*r.tasks, *r.tasks)), "do not follow each other"),
+    (lambda r: replace(r, tasks=(Section((0, 1, 2, 3, 4, 5, 1 << 62), False),)), "do not follow each other"),
+    (lambda r: replace(r, tasks=(Section((-7, *r.tasks[0].starts[1:]), False),)), "do not follow each other"),
+    (lambda r: replace(r, operations=turn(r.operations)), "repetition"),
     (lambda r: replace(r, copies=(r.copies[0], *r.copies[:-1])), "occurs here twice"),
     (lambda r: replace(r, copies=(replace(r.copies[0], tensors=("a",)),)), "repetition.copies[0]"),
     (lambda r: replace(r, copies=(replace(r.copies[0], operations=()),)), "repetition.copies[0]"),
-    (lambda r: replace(r, copies=(replace(r.copies[0], sources=("\x1b",) * r.operations.count),)), "printable"),
-    (lambda r: replace(r, buffers=shorten(r.buffers)), "tasks["),
-    (lambda r: replace(r, operations=shorten(r.operations)), "operations"),
-    (lambda r: replace(r, tasks=shorten(r.tasks)), "tasks"),
+    (
+        lambda r: replace(r, copies=(replace(r.copies[0], sources=("\x1b",) * len(r.copies[0].sources)),)),
+        "printable",
+    ),
+    (lambda r: replace(r, buffers=shorten(r.buffers)), "unlike numbers of records"),
+    (lambda r: replace(r, operations=shorten(r.operations)), "unlike numbers of records"),
+    (lambda r: replace(r, tasks=shorten(r.tasks)), "unlike numbers of records"),
 ]
 
 
