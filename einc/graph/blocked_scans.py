@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping
 from dataclasses import replace
 
-from einc.graph.graph import Graph, GraphTensor, Node, TensorKind
+from einc.graph.graph import Graph, GraphTensor, Node, TensorKind, put_in_order
 from einc.ops.scan_blocks import block_scan
 from einc.ops.scan_parts import ScanPart
 
@@ -40,7 +40,7 @@ def block_scans(graph: Graph, blocks: Mapping[str, int]) -> Graph:
             for name, desc in zip(part.outputs, part.operator.outputs, strict=True)
             if name not in node.outputs
         ]
-    return replace(graph, tensors=(*graph.tensors, *added), nodes=tuple(nodes))
+    return replace(graph, tensors=put_in_order((*graph.tensors, *added), nodes), nodes=tuple(nodes))
 
 
 def _place_parts(node: Node, parts: Iterable[ScanPart]) -> Iterable[Node]:

@@ -15,11 +15,11 @@ it is, as every other reader of such a weight does.
 
 from __future__ import annotations
 
-from collections.abc import Sequence, Set
+from collections.abc import Set
 from dataclasses import replace
 from functools import partial
 
-from einc.graph.graph import Graph, GraphTensor, Node, TensorKind, find_updaters, updates_state
+from einc.graph.graph import Graph, GraphTensor, Node, TensorKind, find_updaters, put_in_order, updates_state
 from einc.graph.slices import push_slices
 from einc.ops.base import Operator
 from einc.ops.dequantize import Dequantize
@@ -86,14 +86,7 @@ def fuse(graph: Graph) -> Graph:
     nodes = tuple(reversed(kept.values()))
     gone = {name for node in graph.nodes if node.name not in kept for name in node.outputs}
     tensors = tuple(t for t in graph.tensors if t.name not in gone)
-    return round_inputs(replace(graph, tensors=_put_in_order(tensors, nodes), nodes=nodes))
-
-
-def _put_in_order(tensors: Sequence[GraphTensor], nodes: Sequence[Node]) -> tuple[GraphTensor, ...]:
-    """The tensors with those that nodes make in the order of these, in which equal layers are alike."""
-    positions = {name: n for n, name in enumerate(name for node in nodes for name in node.outputs)}
-    ordered = iter(sorted((t for t in tensors if t.name in positions), key=lambda tensor: positions[tensor.name]))
-    return tuple([next(ordered) if tensor.name in positions else tensor for tensor in tensors])
+    return round_inputs(replace(graph, tensors=tensors, nodes=nodes))
 
 
 def _fuse_nodes(consumer: Node, producer: Node) -> Node | None:
@@ -178,7 +171,7 @@ def round_inputs(graph: Graph) -> Graph:
             nodes.append(Node(name, search, (source,), (name,), node.span))
             tensors.append(GraphTensor(name, product.largest, TensorKind.VALUE, span=node.span))
         nodes.append(replace(node, operator=product, inputs=(source, name, *weight)))
-    return replace(graph, tensors=tuple(tensors), nodes=tuple(nodes))
+    return replace(graph, tensors=put_in_order(tensors, nodes), nodes=tuple(nodes))
 
 
 def _choose_name(preferred: str, taken: set[str]) -> str:

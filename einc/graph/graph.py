@@ -182,3 +182,10 @@ def _format_application(node: Node) -> str:
     attributes = sorted(node.operator.attributes.items())
     inner = ", ".join(f"{key}={json.dumps(value)}" for key, value in attributes)
     return f"{node.operator.family}({', '.join(node.inputs)}) {{{inner}}}"
+
+
+def put_in_order(tensors: Sequence[GraphTensor], nodes: Sequence[Node]) -> tuple[GraphTensor, ...]:
+    """The tensors with those that nodes make in the order of these, in which equal layers are alike."""
+    positions = {name: n for n, name in enumerate(name for node in nodes for name in node.outputs)}
+    ordered = iter(sorted((t for t in tensors if t.name in positions), key=lambda tensor: positions[tensor.name]))
+    return tuple([next(ordered) if tensor.name in positions else tensor for tensor in tensors])

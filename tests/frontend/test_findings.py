@@ -153,7 +153,7 @@ def test_hints_name_what_the_user_can_write() -> None:
 
     assert hint("output y = slice(x, b=[0, 2])") == "its dimensions are n, n"
     assert hint("output y = slice(x, n=[0, 2])") == "name the dimensions apart with an index equation"
-    assert hint("output y = attention(q, q, q, windows=3)").endswith("softcap, mask, positions, blocks")
+    assert hint("output y = attention(q, q, q, windows=3)").endswith("softcap, mask, positions, blocks, spans")
 
 
 @pytest.mark.parametrize("name", FOREIGN_CALLS)

@@ -53,8 +53,9 @@ def test_what_is_gathered_comes_after_another_wait():
         assert run.costs[gather].latency_ms == pytest.approx(waited_ms + 2 * row / 1e6 * (1 / 264.6 - 1 / 356.4))
     slow = replace(machine, transfer_latency_us=2.4)
     assert not any(s.gathers for s in list_run_tasks(step, slow).peer_sums)
-    text = format_launches({"launches": describe_launches(step, machine, ToldLayers(step))})
-    assert describe_launches(step, machine, ToldLayers(step))["gathered"] == ["layer.0.n", "last_x"]
+    launches = describe_launches(step, machine, run, ToldLayers(step))
+    text = format_launches({"launches": launches})
+    assert launches["gathered"] == ["layer.0.n", "last_x"]
     assert any("2 of their launches write what all gather" in line for line in text)
 
 

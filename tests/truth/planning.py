@@ -120,7 +120,9 @@ def measure_plan(compiled: Compiled) -> Planned:
     low, high = timing.range_ms or (timing.predicted_ms, timing.predicted_ms)
     kinds: defaultdict[str, float] = defaultdict(float)
     for position in timing.critical:
-        kinds[name_kind(timing.costs[position], machine)] += timing.times.ends[position] - timing.times.starts[position]
+        kinds[name_kind(timing.run.costs[position], machine)] += (
+            timing.times.ends[position] - timing.times.starts[position]
+        )
     return Planned(
         ms=timing.predicted_ms,
         low_ms=low,
