@@ -139,10 +139,15 @@ def _name_problem(option: AdviceOption) -> str:
 def describe_best(advice: Advice, document: Document) -> str:
     """What the objective chooses, and whether there was no time left for some options."""
     left = sum(option.is_unplanned for option in advice.options)
-    best = _describe_best(advice, document)
-    if not left:
-        return best
-    return f"{best}\nthe time limit was reached: not planned, {left} of {format_count(len(advice.options), 'option')}"
+    lines = [_describe_best(advice, document)]
+    unpriced = dict.fromkeys(option.machine for option in advice.options if option.hourly is None)
+    if document["objective"] == "cost" and unpriced:
+        lines.append(f"no price, and so not compared by cost: {', '.join(unpriced)}")
+    if left:
+        lines.append(
+            f"the time limit was reached: not planned, {left} of {format_count(len(advice.options), 'option')}"
+        )
+    return "\n".join(lines)
 
 
 def _describe_best(advice: Advice, document: Document) -> str:

@@ -151,6 +151,10 @@ def read_options(
         if option in values:
             values[option] = tuple(values[option])
     pins, exchanges = values.get("pins", {}), values.get("exchanges", {})
+    if not isinstance(pins, Mapping):
+        raise UsageError(
+            f"pins is {pins!r:.80}", hint="write {'hidden*': 'tokens/8'}: patterns of names, and their cuts"
+        )
     values |= {
         "devices": devices if devices is None or isinstance(devices, int) else tuple(devices),
         "pins": tuple(parse_pin(f"{pattern}={cut}") for pattern, cut in pins.items()),

@@ -64,7 +64,7 @@ def _suggest(document: Document) -> str:
         return "to try: more work in one run, such as a larger batch: launches of small kernels take most of the time"
     if critical["transfer_ms"] + critical["combine_ms"] > critical["compute_ms"]:
         return "to try: more memory per site, or fewer sites (--devices), so that less has to move"
-    return "to try: more sites (--devices) or a faster machine (--compare): kernels take most of the time"
+    return "to try: more sites (--devices) or a faster machine (compile --compare): kernels take most of the time"
 
 
 def group_alike(operations: Sequence[Document]) -> list[list[Document]]:

@@ -19,6 +19,7 @@ import pytest
 from einc.advising import figures as figures_module
 from einc.advising import planning
 from einc.advising.advice import Advice, Objective, advise
+from einc.advising.documents import describe_best
 from einc.advising.figures import FiguresCache
 from einc.advising.option import Limits, Offer
 from einc.advising.page import LogarithmicAxis
@@ -210,6 +211,8 @@ def test_what_is_best_and_on_the_frontier(tmp_path: Path) -> None:
             "cost": [option.unit_cost for option in options],
         }[objective]
         assert values[advice.best or 0] == min(value for value in values if value is not None)
+    unpriced = replace(advice, options=[replace(o, hourly=None) if o.machine == "dgx-v100" else o for o in options])
+    assert "no price, and so not compared by cost: dgx-v100" in describe_best(unpriced, {"objective": "cost"})
     beaten = {
         n
         for n, option in enumerate(options)

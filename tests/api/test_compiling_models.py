@@ -75,6 +75,7 @@ def test_a_plan_of_another_model_is_not_verified() -> None:
         (lambda: einc.compile(3), UsageError, "not a int"),
         (lambda: einc.compile(TEXT, colour="red"), UsageError, "compile has no option 'colour'"),
         (lambda: einc.compile(TEXT, schedule="quick"), UsageError, "'quick'"),
+        (lambda: einc.compile(TEXT, pins=["y=rows/2"]), UsageError, r"pins is \['y=rows/2'\]"),
         (lambda: einc.compile(TEXT, params={"rows": object()}), UsageError, "a param is a number"),
         (lambda: einc.compile(TEXT, params={"lines": 3}), ModelError, "'lines'(.|\n)*there are scale, rows, width"),
         (lambda: einc.compile(LIMITED, params={"rows": 10}), UsageError, "rows is 10, and at most 9"),

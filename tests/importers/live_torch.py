@@ -270,8 +270,15 @@ def test_names_of_dimensions_and_outputs_are_those_of_the_module() -> None:
 
 
 def test_a_module_in_training_mode_is_a_warning() -> None:
-    with pytest.warns(ModelWarning, match="BatchNorm1d, Dropout"):
-        from_torch(nn.Sequential(nn.BatchNorm1d(3), nn.Dropout(0.1)), (torch.ones(4, 3),))
+    module = nn.Sequential(nn.BatchNorm1d(3).eval(), nn.Dropout(0.1))
+    with pytest.warns(ModelWarning, match="Dropout"):
+        from_torch(module, (torch.ones(4, 3),))
+    assert [part.training for part in module.modules()] == [True, False, True]  # as they were
+
+
+def test_missing_arguments_get_a_hint() -> None:
+    with pytest.raises(ModelError, match=r"args=\(x,\)"):
+        from_torch(nn.Linear(3, 4), ())
 
 
 class ComplexTable(nn.Module):

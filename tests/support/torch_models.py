@@ -35,7 +35,7 @@ def compare(
     sites: Sequence[int] = SITES,
 ) -> TorchModel:
     """Imports a module and holds its results to PyTorch's, relative to their largest magnitude."""
-    model = from_torch(module, args, kwargs, dynamic)
+    model = from_torch(module.eval(), args, kwargs, dynamic)
     check_model(model, module, args, kwargs, tolerance, sites)
     return model
 

@@ -20,6 +20,7 @@ from einc_runtime.installing import suggest_packages
 
 JOINED_MODULE = "module"
 """What a module is called in that of its loss."""
+ARGUMENTS_HINT = "give what the module is called with: args=(x,), or kwargs={'x': x}"
 _EXPERTS_FIELD = "_experts_implementation"
 """The field of a configuration that says how experts are computed (transformers/integrations/moe.py)."""
 _EXPERTS_OF_EINC = "einc"
@@ -45,10 +46,9 @@ def export_module(
         from torch.export import default_decompositions, export
     except ImportError:
         raise MissingFault("from_torch needs torch", hint=suggest_packages("torch")) from None
-    module.eval()
     with (
-        torch.no_grad(), _choose_experts(module), keep_recurrences(module), _flatten_results(module) as names,
-        warnings.catch_warnings(),
+        torch.no_grad(), _evaluating(module), _choose_experts(module), keep_recurrences(module),
+        _flatten_results(module) as names, warnings.catch_warnings(),
     ):  # fmt: skip
         warnings.simplefilter("ignore", FutureWarning)  # torch's, about what torch itself calls
         try:
@@ -72,8 +72,21 @@ def export_module(
         except Exception as error:  # torch raises errors of many kinds for what it cannot export
             words = str(error).strip() or type(error).__name__
             problem = f"torch.export cannot export the module: {words.splitlines()[0][:300]}"
-            raise ModelError([Diagnostic(problem)]) from error
+            hint = ARGUMENTS_HINT if isinstance(error, TypeError) and "argument" in words else None
+            raise ModelError([Diagnostic(problem, hint=hint)]) from error
     return names
+
+
+@contextmanager
+def _evaluating(module: Any) -> Iterator[None]:
+    """A module as it is evaluated; each of its modules is in its own mode afterwards."""
+    modes = [(part, part.training) for part in module.modules()]
+    module.eval()
+    try:
+        yield
+    finally:
+        for part, training in modes:
+            part.training = training
 
 
 @contextmanager

@@ -68,7 +68,7 @@ def from_torch(
 ) -> TorchModel:
     """The model of a module of torch, exported for these arguments as by `torch.export.export`.
 
-    The module is put into eval mode, with a ModelWarning where that changes what it computes. Dimensions that are
+    The module is read as in eval mode, with a ModelWarning where that changes what it computes. Dimensions that are
     dynamic become dims of the text, called as their `Dim`; outputs have the keys or fields of a record that the module
     returns, else numbers. With `loss`, the model has
     one output, `loss`: what that function of torch makes of the module's result and of `targets`, which are further
@@ -114,7 +114,7 @@ def _warn_of_training(module: Any) -> None:
     parts = {type(part).__name__ for part in module.modules() if part.training and _trains_otherwise(part)}
     if parts:
         message = (
-            f"the module is in training mode, and is put into eval mode ({', '.join(sorted(parts))}): dropout does "
+            f"the module is in training mode, and is read as in eval mode ({', '.join(sorted(parts))}): dropout does "
             "nothing, and norms over batches use the statistics that they have; call eval() to say so"
         )
         warnings.warn(message, ModelWarning, stacklevel=3)
