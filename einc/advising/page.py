@@ -108,7 +108,9 @@ def _describe_answer(advice: Advice, document: Document) -> Document:
     facts = [fact for fact in (rate, latency, cost) if fact != chosen and fact[1] != "-"]
     facts += [("first token", format_time(option.first_ms))] if option.first_ms is not None else []
     sites = describe_option_sites(option)
-    trust = describe_trust(option).replace(", ", "; ", 1)
+    trust = describe_trust(option)
+    if trust:
+        trust = f"; {trust.removeprefix(', ')}" if chosen == latency else f"; {latency[0]} {latency[1]}{trust}"
     return {
         "answer": f"{chosen[1]} {chosen[0]}",
         "where": f"{option.machine}, {sites}, {format_count(option.users, 'user')}{trust}",

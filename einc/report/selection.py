@@ -20,6 +20,9 @@ MAX_SHOWN_REASON = 70
 MAX_NAMES = 3
 """Names that are shown of equal plans."""
 
+SAME_TIME = 0.001
+"""Times that differ by a smaller part are the same to a reader, who sees three digits."""
+
 _PLAN_NAMES = {
     "time": ("time tables", "the optimum of the time tables"),
     "time, synthesized": (
@@ -83,6 +86,9 @@ def _describe_choice(document: Document) -> list[str]:
         if len(plans) == 1:
             some = f"the only plan {'of these that fits' if fitting else 'that was built'}"
         lines = [f"{some}: {description}"]
+        (promised,) = (row["predicted_ms"] for row in rows if row["chosen"])
+        if abs(promised - document["predicted_ms"]) > SAME_TIME * document["predicted_ms"]:
+            lines.append(f"plans are compared before they are built whole: this one promised {format_ms(promised)}")
     return [*lines, *_describe_larger(document)]
 
 

@@ -87,6 +87,13 @@ def test_a_faster_plan_that_does_not_fit_is_named_as_such() -> None:
     assert not any("does not fit" in line for line in [*summarize_selection(slower), describe_choice(slower)])
 
 
+def test_what_a_plan_promised_is_said_where_it_takes_something_else() -> None:
+    choice = document(row("time", 1.9, cost=200, chosen=True), row("paper", 1.95, cost=50))
+    told = "plans are compared before they are built whole: this one promised 1.90 ms"
+    assert told in summarize_selection(choice)
+    assert told not in summarize_selection(choice | {"predicted_ms": 1.9001})
+
+
 def test_how_far_the_fastest_plan_may_be_is_said() -> None:
     choice = document(row("time", 2.0, chosen=True), least_ms=1.6)
     assert "at most 1.25 times the fastest possible plan: none takes less than 1.60 ms" in summarize_selection(choice)
