@@ -51,7 +51,7 @@ def plan_layers(model: str, sites: int, layers: int) -> tuple[LogicalPlan, Machi
     return optimize(graph, sites), load_machine("dgx-h100").restrict(range(sites))
 
 
-def plan_step(layers: int, sites: int, baseline: str, level: str, clip: float) -> tuple[LogicalPlan, Machine]:
+def plan_step(layers: int, sites: int, baseline: str, level: str, clip: float | None) -> tuple[LogicalPlan, Machine]:
     """A well-known plan of a training step of a tiny Llama, in which a level of values is computed again; pairs of
     sites count as near."""
     sizes = {"n_layers": layers, "batch": 8, "length": 5, "d_model": 48, "heads_q": 8, "heads_kv": 4, "d_head": 8,
