@@ -88,7 +88,6 @@ def build_fast(
     machine: Machine,
     scheduler: SynthesizingScheduler | None = None,
     naive_ms: float | None = None,
-    promised_ms: float | None = None,
 ) -> DeviceProgram:
     """The fastest of three device programs by predicted time, with synthesized exchanges.
 
@@ -97,13 +96,10 @@ def build_fast(
     kernels waiting; so whole programs are compared. Times and bounds of every exchange are recorded, unless the
     scheduler's time is over. What the scheduler has found for earlier plans is used again. When too little time is left
     to build another program, the naive one is taken without times of its exchanges. `naive_ms` is what the naive
-    program takes, where that is known. A program that takes `promised_ms` at most is not compared with the naive one:
-    its caller knows that this takes longer. Raises what `build` raises.
+    program takes, where that is known. Raises what `build` raises.
     """
     scheduler = scheduler or SynthesizingScheduler(machine, plan.used_sites)
-    return _build_few(
-        plan, machine, lambda built, few: _build_fastest(built, machine, scheduler, naive_ms, promised_ms, few)
-    )
+    return _build_few(plan, machine, lambda built, few: _build_fastest(built, machine, scheduler, naive_ms, few))
 
 
 def _build_fastest(
@@ -111,7 +107,6 @@ def _build_fastest(
     machine: Machine,
     scheduler: SynthesizingScheduler,
     naive_ms: float | None,
-    promised_ms: float | None,
     few: FewLayers | None,
 ) -> DeviceProgram:
     records = PlanRecords.of(plan)
@@ -122,7 +117,7 @@ def _build_fastest(
     best: DeviceProgram | None = None
     naive: DeviceProgram | None = None
     took = 0.0
-    if (naive_ms is None and promised_ms is None) or scheduler.budget.limited:
+    if naive_ms is None or scheduler.budget.limited:
         started = time.monotonic()
         naive = build_naive()
         took, naive_ms = time.monotonic() - started, naive.predicted_ms
@@ -131,8 +126,7 @@ def _build_fastest(
             naive = naive or build_naive()
             if fits(naive, machine):
                 return naive
-        expected_ms = promised_ms if naive_ms is None else naive_ms
-        scheduler.restart(scope, len(plan.graph.nodes) + len(plan.graph.outputs), expected_ms or 0.0)
+        scheduler.restart(scope, len(plan.graph.nodes) + len(plan.graph.outputs), naive_ms)
         placed = _place(plan, machine, scheduler, records).collect(few)
         try:
             best = finish(placed, known_ms=None if scheduler.improved else naive_ms)
@@ -140,11 +134,7 @@ def _build_fastest(
             if scope is SearchScope.NOTHING:
                 raise
             continue
-        if not scheduler.improved or (promised_ms is not None and best.predicted_ms <= promised_ms):
-            break
-        if naive_ms is None:
-            naive_ms = build_naive().predicted_ms
-        if best.predicted_ms <= naive_ms or scope is SearchScope.NOTHING:
+        if not scheduler.improved or best.predicted_ms <= naive_ms or scope is SearchScope.NOTHING:
             break
     assert best is not None
     return best

@@ -21,9 +21,9 @@ from einc_runtime.text import shorten
 MAX_REASON = 300
 """Characters of the reason why there is no such plan."""
 
-CLOSE, MAX_CLOSE_NODES = 1.01, 256
-"""Of a folded graph with at most so many nodes, contenders that take this much longer than the best are also built as
-a whole: what the tables say of layers that are left out is not exact."""
+MAX_CLOSE_RATIO = 1.01
+"""Of a folded graph, contenders that take this much longer than the best are also built as a whole: what the tables say
+of layers that are left out is not exact."""
 
 
 def finish(search: Search, state: SearchState) -> SelectedPlan:
@@ -52,8 +52,7 @@ def _finish(search: Search, state: SearchState, completer: Completer) -> Selecte
         plan = _describe(search, state, names[0], times, memory)
         return SelectedPlan(plan, replace(completer.programs[state.contenders[names[0]]], plan=plan))
     plans = [_describe(search, state, name, times) for name in names]
-    promised_ms = CLOSE * state.times[names[0]]  # with naive exchanges, the few layers of each took longer
-    return _select(plans, lambda plan: build_fast(plan, machine, completer.scheduler, promised_ms=promised_ms))
+    return _select(plans, lambda plan: build_fast(plan, machine, completer.scheduler))
 
 
 def _select(plans: Sequence[LogicalPlan], build_program: Callable[[LogicalPlan], DeviceProgram]) -> SelectedPlan:
@@ -68,12 +67,11 @@ def _select(plans: Sequence[LogicalPlan], build_program: Callable[[LogicalPlan],
 
 
 def _list_close(search: Search, state: SearchState, times: Mapping[str, float]) -> list[str]:
-    """The fastest contender, and of a folded graph all that may be faster as a whole, if it is not large."""
-    problem, ranked = search.problem, sorted(times, key=lambda name: times[name])
-    is_small = len(problem.graph.nodes) <= MAX_CLOSE_NODES
-    several = problem.folded is not None and is_small and not search.budget.limited
+    """The fastest contender, and of a folded graph all that may be faster as a whole."""
+    ranked = sorted(times, key=lambda name: times[name])
+    several = search.problem.folded is not None and not search.budget.limited
     distinct = {state.contenders[name]: name for name in reversed(ranked)}
-    close = [name for name in ranked if times[name] <= CLOSE * times[ranked[0]] and name in distinct.values()]
+    close = [name for name in ranked if times[name] <= MAX_CLOSE_RATIO * times[ranked[0]] and name in distinct.values()]
     few = close[:MAX_COMPLETED]
     return [name for name in close if name in few or name in KNOWN] if several else close[:1]
 

@@ -164,6 +164,14 @@ def test_no_drawn_plan_is_faster(name: str, sites: int, draws: int) -> None:
     require_fastest(read(name), sites, draws)
 
 
+@pytest.mark.slow
+def test_no_well_known_plan_of_many_layers_is_faster() -> None:
+    """A few layers of `megatron` take longer here than what is chosen, and all layers take less, with naive exchanges:
+    every plan that is built as a whole is compared with its naive program."""
+    large = {"n_layers": 4, "d_model": 8192, "heads_q": 64, "heads_kv": 8, "d_ff": 28672}
+    require_fastest(read("llama_decode", batch=1, **large), sites=5, draws=0)
+
+
 SLOW = pytest.mark.slow
 
 
