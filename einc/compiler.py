@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING
 
 from einc.errors import CapacityError
 from einc.options import FASTEST, CompileOptions
-from einc.physical.budget import FOR_PROPOSALS, SearchBudget
+from einc.physical.budget import HELD_BACK, SearchBudget
 from einc.target import Target, select_target
 
 if TYPE_CHECKING:
@@ -303,7 +303,7 @@ class Compiled:
         """Starts the clock, and keeps some of the time for proposals."""
         self.budget.begin()
         if self.proposers:
-            self.budget.hold_back(FOR_PROPOSALS)
+            self.budget.hold_back(HELD_BACK)
 
     def _report_search(self, step: str, best_ms: float) -> None:
         self._phase(f"{step}: {best_ms:.4g} ms" if best_ms else step)

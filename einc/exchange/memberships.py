@@ -15,9 +15,6 @@ from einc.exchange.language.program import Partition, Program
 
 Ints = np.ndarray[Any, np.dtype[np.int64]]
 
-MAX_COMPARED_SITES = 8
-"""Up to this many sites, all memberships are compared: at most 8!."""
-
 
 def list_free_sites(program: Program, sites: Sequence[int]) -> tuple[list[Partition], list[int]]:
     """The open partitions, and the sites that they may have. Raises ProgramError where sites do not suffice."""

@@ -24,6 +24,7 @@ from einc.core.intervals import (
 from einc.core.spec import Tiling
 from einc.core.tensor import TensorDesc, TensorType
 from einc.logical.plan import Candidate
+from einc.machines.site_counts import LARGE_MACHINE_SITES
 from einc.ops.base import Operator
 
 MAX_BOUNDS = 1 << 22
@@ -33,12 +34,9 @@ At 72 sites, an operator over eight indices stays below it for most tensors. Abo
 ascending order of their interval counts are taken.
 """
 
-FEW_SITES = 16
-"""Up to so many sites, there is time for more candidates: tables of times grow with the square of their number."""
-
 MAX_EXTRA = 3, 2
-"""The flexible offer has at most so many further candidates for each strict one: on up to FEW_SITES sites, and on more.
-"""
+"""The flexible offer has at most so many further candidates for each strict one: on up to LARGE_MACHINE_SITES sites,
+and on more: tables of times grow with the square of their number."""
 
 MIN_EXTRA = 64, 32
 """It may have as many in any case, since a prime number of sites has few strict candidates."""
@@ -78,7 +76,7 @@ def enumerate_flexible_candidates(
     strict = enumerate_candidates(operator, sites)
     used = len(strict[0].spec.functions)
     may_replicate = replicated and is_replicable(operator)
-    spares = fewer and sites % 2 == 1 and 2 < sites <= FEW_SITES
+    spares = fewer and sites % 2 == 1 and 2 < sites <= LARGE_MACHINE_SITES
 
     def offer(built: Sequence[Candidate], alone: bool) -> Iterator[Candidate]:
         for candidate in built:
@@ -90,7 +88,7 @@ def enumerate_flexible_candidates(
                 if replicas == sites and spares:
                     yield replicate(candidate, sites - 1)
 
-    many = sites > FEW_SITES
+    many = sites > LARGE_MACHINE_SITES
     most = max(MIN_EXTRA[many], MAX_EXTRA[many] * len(strict))
     known = {candidate.spec for candidate in strict}
     further = [
@@ -207,7 +205,7 @@ class _Enumeration:
                 return 0
             if used % count == 0 or sites % count == 0 or count & (count - 1) == 0:
                 return 1
-            return 2 if sites <= FEW_SITES and self.count(count, ways) > ways else None
+            return 2 if sites <= LARGE_MACHINE_SITES and self.count(count, ways) > ways else None
 
         ways = self.count(used, MAX_BOUNDS)
         ranks = {count: rank(count) for count in range(1, used) if self.count(count, 1)}

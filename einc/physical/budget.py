@@ -7,8 +7,8 @@ import time
 from collections.abc import Iterator
 from contextlib import contextmanager
 
-FOR_PROPOSALS = 0.5
-"""The part of a time limit that is kept for proposals where there are proposers."""
+HELD_BACK = 0.5
+"""The part of a time limit that is kept for what may follow: proposals, or stages, micro-batches and replicas."""
 
 
 class SearchBudget:

@@ -20,6 +20,7 @@ import msgspec
 from einc.graph.layers import MIN_FOLDED, Folded, LayerRun, fold, fold_step
 from einc.logical.plan import LogicalPlan
 from einc.machines.model import Machine
+from einc.machines.site_counts import MANY_SITES
 from einc.physical.memory import BuiltLayers, MemoryPlan
 from einc.physical.program import DeviceProgram
 from einc.physical.records import format_source, make_tensor_records
@@ -33,10 +34,6 @@ Item = TypeVar("Item")
 BUILT_LAYERS = 6
 """Layers that are built. The first two find memory that others have used, and the third and fourth were the first to be
 alike in all models tried; the fifth may be joined with the last in launches."""
-
-MANY_SITES = 8
-"""Training steps for more sites are built with few layers. For fewer that takes seconds, and a step that is built as a
-whole takes less memory: what is kept from one run of layers for another one gives way to nothing there."""
 
 
 class LayersDiffer(Exception):
@@ -64,7 +61,7 @@ class FewLayers:
         if machine.cores is not None or plan.division is not None or len(nodes) < MIN_FOLDED:
             return None
         folded = fold(plan.graph, BUILT_LAYERS)
-        if folded is None and plan.sites > MANY_SITES:
+        if folded is None and plan.sites > MANY_SITES:  # on fewer it takes seconds, and a whole step less memory
             folded = fold_step(plan.graph)
         return None if folded is None or not _are_cut_alike(plan, folded) else cls.keep(plan, folded)
 

@@ -13,6 +13,7 @@ from dataclasses import dataclass
 from einc.exchange.language.program import Action, Program
 from einc.exchange.language.resolve import read_program
 from einc.exchange.simulation.simulator import simulate
+from einc.exchange.synthesis.placement import EQUAL
 from einc.exchange.synthesis.proposers import Consultation, Proposer
 from einc.machines.model import Machine
 from einc.physical.atoms import Inflow
@@ -25,9 +26,6 @@ from einc_runtime.plan.schema import Exchange
 
 MAX_FAILURES = 2
 """A proposer that failed so many times in a row is not asked again."""
-
-AT_BOUND_RATIO = 1.001
-"""An exchange that takes at most this many times its bound is not offered: no program could be faster."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -69,7 +67,7 @@ class ProposedExchanges:
         exchange = scheduled.exchange
         if exchange is None or exchange.completion_ms is None:
             return scheduled
-        if exchange.bound_ms is not None and exchange.completion_ms <= AT_BOUND_RATIO * exchange.bound_ms:
+        if exchange.bound_ms is not None and exchange.completion_ms <= EQUAL * exchange.bound_ms:  # none is faster
             return scheduled
         preamble = build_preamble(inflows, scheduled.sites, len(self._machine.sites))
         assert preamble is not None, "something moves"

@@ -22,13 +22,11 @@ from typing import Any
 import numpy as np
 
 from einc.machines.model import Machine
+from einc.machines.site_counts import MANY_SITES
 from einc.predict.costs import TaskCost, TaskKind
 
 Words = np.ndarray[Any, np.dtype[np.uint64]]
 Ints = np.ndarray[Any, np.dtype[np.int64]]
-
-MIN_ALIKE_SITES = 9
-"""On fewer sites a plan is simulated task by task: that takes little time."""
 
 MIN_MEMBERS = 2
 """Tasks of a class on average, from which on merging pays."""
@@ -63,7 +61,7 @@ class MergedTasks:
 
 def merge_alike(costs: Sequence[TaskCost], lanes: TaskLanes, machine: Machine) -> MergedTasks | None:
     """One task of each class of those that start and end together; None if there are too many classes to gain."""
-    if len(machine.sites) < MIN_ALIKE_SITES or not costs:
+    if len(machine.sites) <= MANY_SITES or not costs:
         return None
     refinement = _Refinement(costs, lanes, machine)
     if not refinement.refine():

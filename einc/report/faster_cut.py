@@ -11,13 +11,11 @@ from einc.logical.candidates import restore_candidate
 from einc.logical.pins import REPLICAS
 from einc.logical.plan import LogicalPlan
 from einc.machines.model import Machine
+from einc.report.references import MAX_TRIED_TASKS
 from einc.report.summary import group_alike
 from einc_runtime.plan.schema import Bundle
 
 Document = dict[str, Any]
-
-MAX_TRIED_TASKS = 10_000
-"""No other cut of larger plans is tried: to build and simulate one takes seconds."""
 
 WORTH_TRYING = 0.002
 """The least part of a plan's time for which another cut is tried, and suggested."""

@@ -14,8 +14,8 @@ from einc_runtime.plan.schema import Bundle
 
 Document = dict[str, Any]
 
-MAX_REFERENCE_TASKS = 10_000
-"""For larger plans, no plan with naive exchanges is built."""
+MAX_TRIED_TASKS = 10_000
+"""No other plan is built beside larger ones, neither with another cut nor with naive exchanges: it takes seconds."""
 
 
 def describe_references(bundle: Bundle, plan: LogicalPlan | None, machine: Machine) -> Document:
@@ -45,7 +45,7 @@ def _time_one_site(plan: LogicalPlan, machine: Machine) -> float | None:
 
 
 def _time_naive(bundle: Bundle, plan: LogicalPlan, machine: Machine) -> float | None:
-    if len(bundle.tasks) > MAX_REFERENCE_TASKS:
+    if len(bundle.tasks) > MAX_TRIED_TASKS:
         return None
     from einc.physical.build import build
     from einc.physical.schedule import NaiveScheduler

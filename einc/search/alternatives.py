@@ -13,14 +13,12 @@ from einc.graph.graph import Graph, Node, TensorKind
 from einc.logical.candidates import enumerate_flexible_candidates
 from einc.logical.plan import Candidate, LogicalPlan
 from einc.machines.model import Machine
+from einc.machines.site_counts import MAX_TIMED_SITES
 from einc.ops.base import Operator
 from einc.predict.ranges import find_difference_error
 from einc.search.exchange_times import MISSING_MS
 from einc.search.neighbours import list_changes
 from einc.search.tables import UNITS_PER_MS, KnownTimes, build_time_problems, find_slowest_kernel
-
-MAX_TIMED_SITES = 128
-"""On more sites, alternatives are not timed."""
 
 MAX_RANKED = 6
 """Alternatives of one operator that are kept."""

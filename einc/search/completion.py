@@ -16,6 +16,7 @@ from threadpoolctl import threadpool_limits
 
 from einc.errors import CapacityError
 from einc.graph.layers import Folded
+from einc.machines.site_counts import MANY_SITES
 from einc.physical.build import build_fast
 from einc.physical.program import DeviceProgram
 from einc.physical.synthesis import SynthesizingScheduler
@@ -30,9 +31,6 @@ MAX_SEARCHES, MAX_SEARCHES_OF_PAIRS = 60, 2560
 """Searches for exchanges after which no further plan is completed if there is no time limit, as they take most of the
 time: so many, and so many divided by the square of the number of operators. A plan of many takes more searches, and
 what overlaps matters less there."""
-
-MANY_SITES = 8
-"""On more sites a search takes longer, about as their square, and there are so many times fewer."""
 
 MAX_COMPLETED_PLANS = 40
 """Plans that are completed at most if there is no time limit, beside contenders and other orders of operators."""

@@ -16,11 +16,9 @@ import numpy as np
 
 from einc.exchange.network import Network, make_mask
 from einc.machines.model import Machine
+from einc.machines.site_counts import MANY_SITES
 
 Array = np.ndarray[Any, np.dtype[Any]]
-
-MAX_CUT_SITES = 8
-"""Up to this many sites, all sets of sites are looked at."""
 
 REACHED_LINK_PART = 0.83
 """The part of the rate of the links that synthesized exchanges reach, in the middle."""
@@ -68,7 +66,7 @@ def _list_sets(network: Network) -> list[tuple[int, ...]]:
     Where many sites have no levels between single ones and all, runs of sites stand for them.
     """
     everyone = network.sites
-    if len(everyone) <= MAX_CUT_SITES:
+    if len(everyone) <= MANY_SITES:
         return [some for count in range(1, len(everyone)) for some in itertools.combinations(everyone, count)]
     sets = {cluster for level in network.levels for cluster in level if len(cluster) < len(everyone)}
     if all(len(cluster) == 1 for cluster in sets):

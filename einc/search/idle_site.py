@@ -21,6 +21,7 @@ from einc.logical.candidates import enumerate_flexible_candidates
 from einc.logical.pins import Pin
 from einc.logical.plan import Candidate
 from einc.machines.model import Machine
+from einc.machines.site_counts import MANY_SITES, MAX_SWITCHED_SITES
 from einc.ops.base import Operator
 from einc.physical.budget import SearchBudget
 from einc.physical.program import DeviceProgram
@@ -34,14 +35,8 @@ from einc.search.result import SelectedPlan
 IDLE_SITE = "idle site"
 """The name of the contender that is the fastest plan on one site less."""
 
-MAX_AT_ONCE = 72
-"""On more sites, which no switch of the presets joins, a search takes minutes."""
-
 TIMES_LONGER = 4
 """A search on twice as many sites takes so many times as long."""
-
-MANY_SITES = 8
-"""On more sites a search takes long, and each of them does little, so that leaving one idle is worth little."""
 
 
 def find_fastest_or_idle(
@@ -49,14 +44,14 @@ def find_fastest_or_idle(
 ) -> SelectedPlan:
     """What `find_fastest` finds with the same options, or a plan on fewer sites, if that is faster.
 
-    On more than MAX_AT_ONCE sites, the search is made for a part of them first, and for twice as many as long as that
-    makes the plan faster, or until it fits. On up to MANY_SITES, one site may stay idle, but not with a time limit.
+    On more than MAX_SWITCHED_SITES sites, the search is made for a part of them first, and for twice as many as long as
+    that makes the plan faster, or until it fits. On up to MANY_SITES, one may stay idle, but not with a time limit.
     With pins, which may say how many sites an operator has, no site is left out; nor where sites share cores, as an
     idle one leaves its cores to the others.
     """
     if pins or machine.cores is not None:
         return find_fastest(graph, machine, sites, budget=budget, pins=pins, **options)
-    if sites > MAX_AT_ONCE:
+    if sites > MAX_SWITCHED_SITES:
         return _grow(graph, machine, sites, budget, options)
     selected = find_fastest(graph, machine, sites, budget=budget, **options)
     free = not budget.limited and not budget.interrupted
@@ -74,7 +69,7 @@ def _grow(graph: Graph, machine: Machine, sites: int, budget: SearchBudget, opti
     """The fastest of the plans on parts of the sites, from a part that is planned quickly up to all of them, as long as
     a larger part is faster; the others stay idle."""
     sizes = [sites]
-    while sizes[0] > MAX_AT_ONCE:
+    while sizes[0] > MAX_SWITCHED_SITES:
         sizes.insert(0, sizes[0] // 2)
     best: SelectedPlan | None = None
     walk: list[str] = []

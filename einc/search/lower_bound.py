@@ -35,6 +35,7 @@ from einc.graph.layers import find_longest_repetition
 from einc.logical.candidates import enumerate_flexible_candidates
 from einc.logical.plan import Candidate
 from einc.machines.model import Machine
+from einc.machines.site_counts import MAX_TIMED_SITES
 from einc.ops.base import Operator
 from einc.predict.costs import describe_operator
 from einc.predict.launches import compute_least_ms, find_joining
@@ -52,9 +53,6 @@ MAX_PATHS = 8
 
 COVERED = 1e-6
 """What an operator counts for a path that an earlier path leads through, too: it only decides between equal paths."""
-
-MAX_BOUNDED_SITES = 128
-"""On more sites there is no bound: kernels of all candidates would take long to time."""
 
 SUM_ROUNDING = 1e-12
 """What equal layers add to the times of a path differs by this part of them at most: sums of floats are rounded."""
@@ -105,9 +103,9 @@ class _Mean:
 def bound_plans(graph: Graph, machine: Machine, sites: int, known_ms: float) -> float | None:
     """Milliseconds that every plan on the first `sites` sites takes, at most `known_ms`, which one plan takes.
 
-    None on more than MAX_BOUNDED_SITES sites, and where sites share cores: there, tasks are changed before they run.
+    None on more than MAX_TIMED_SITES sites, and where sites share cores: there, tasks are changed before they run.
     """
-    if machine.cores is not None or not graph.nodes or sites > MAX_BOUNDED_SITES:
+    if machine.cores is not None or not graph.nodes or sites > MAX_TIMED_SITES:
         return None
     return _Bound(graph, machine, sites, known_ms).find()
 
@@ -115,7 +113,7 @@ def bound_plans(graph: Graph, machine: Machine, sites: int, known_ms: float) -> 
 def bound_kernels(graph: Graph, machine: Machine, sites: int, rounds: float = 1.0) -> float:
     """Milliseconds that the kernels of every plan take on the first `sites` sites: less than `bound_plans` says, in a
     tenth of its time. 0 where that one has no bound. Sites that do all work `rounds` times may do so in a pipeline."""
-    if machine.cores is not None or not graph.nodes or sites > MAX_BOUNDED_SITES:
+    if machine.cores is not None or not graph.nodes or sites > MAX_TIMED_SITES:
         return 0.0
     return _Bound(graph, machine, sites, np.inf).bound_kernels(rounds)
 

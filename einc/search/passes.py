@@ -11,9 +11,10 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field, replace
 
 from einc.errors import InternalError
+from einc.machines.site_counts import MANY_SITES
 from einc.physical.budget import SearchBudget
 from einc.physical.build import build
-from einc.search.completion import MANY_SITES, WORTH_COMPLETING, Completer, improve_completed, limit_completed
+from einc.search.completion import WORTH_COMPLETING, Completer, improve_completed, limit_completed
 from einc.search.descent import descend, ignore_better, improve_by_estimates, try_overlapped_plans, try_small_plans
 from einc.search.evaluation import EvaluatedPlan, Evaluator
 from einc.search.initial_plans import KNOWN, PAPER, SIDE_BY_SIDE, add_optima, find_slow
@@ -27,14 +28,10 @@ SMALLER, IMPROVED = "less memory", "improved"
 """Names of contenders beside those that the search starts from (`einc.search.initial_plans`): the fastest that fits by
 a price on memory, and what the improvement made of the best."""
 
-MORE_EFFORT = 7_500
-"""Tasks that may be built to improve a plan further where inputs lie once and links differ: half a second's worth,
-where the search takes ten for exchanges."""
-
 KNOWN_EFFORT, MAX_KNOWN_SITES = 15_000, 32
 """Tasks that may be built to improve the best well-known plan, too, on more than MANY_SITES and up to so many sites:
 few changes of each plan can be tried there, and it may lead further than the optima of the time tables. On more sites
-that takes seconds."""
+that takes seconds. Half of it may be spent on improving a plan where inputs lie once and links differ."""
 
 Progress = Callable[[str, float], None]
 """Called with what is being done, and the best predicted time so far in ms (0 if unknown)."""
@@ -145,7 +142,7 @@ def improve(search: Search, state: SearchState) -> SearchState:
             descended = descend(evaluator, problem.tables, [start], reorder=built_whole, report=ignore_better)
         best = min(best, descended, key=lambda evaluated: evaluated.rank)
     if once and built_whole and not problem.even:
-        with evaluator.allow(MORE_EFFORT):
+        with evaluator.allow(KNOWN_EFFORT / 2):
             best = improve_by_estimates(evaluator, problem.tables, [best, *starts], report)
     return state if best is state.best else state.add(IMPROVED, best)
 

@@ -12,13 +12,13 @@ from einc.logical.pins import Pin, select_pins
 from einc.logical.plan import LogicalPlan
 from einc.logical.problem import build_problem, connect
 from einc.machines.model import Machine
+from einc.machines.site_counts import MANY_SITES
 from einc.search.evaluation import EvaluatedPlan, OmittedLayersCost
 from einc.search.exchange_times import has_equal_links
 from einc.search.folding import fold_pinned
 from einc.search.initial_plans import MIN_IMPROVED, Starts, keep_worthwhile, list_known_starts
 from einc.search.memory import Sizes, charge_layers, measure_sizes
 from einc.search.neighbours import sum_times
-from einc.search.pruning import MANY_SITES
 from einc.search.space import SearchSpace
 from einc.search.tables import UNITS_PER_MS, KnownTimes, TimeProblem, build_time_problems
 from einc_runtime.plan.schema import InputPlacement

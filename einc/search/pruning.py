@@ -13,18 +13,17 @@ from typing import Any
 import numpy as np
 
 from einc.logical.plan import Candidate
+from einc.machines.site_counts import LARGE_MACHINE_SITES, MANY_SITES
 from einc.search.neighbours import sum_times
 from einc.search.space import Assignment, SearchSpace
 from einc.search.tables import build_time_problems, time_candidates
 
 Array = np.ndarray[Any, np.dtype[Any]]
 
-MANY_SITES = 8
-"""On more sites, candidates are dropped."""
-
-MAX_CANDIDATES, AT_SITES = 64, 16
-"""Candidates of an operator that are looked at on up to AT_SITES sites. The time of a table grows with the square of
-their number and with that of the sites; on more sites, fewer are looked at, so that it grows as the sites do."""
+MAX_CANDIDATES = 64
+"""Candidates of an operator that are looked at on up to LARGE_MACHINE_SITES sites. The time of a table grows with the
+square of their number and with that of the sites; on more sites, fewer are looked at, so that it grows as the sites do.
+"""
 
 MANY_KINDS = 48
 """Of a graph with more unlike operators, such as a training step, fewer candidates of each are looked at, so that there
@@ -58,7 +57,8 @@ def find_worthwhile(space: SearchSpace, known: Sequence[Assignment], seconds: fl
         return sum_times(promises, (0,) * len(options))
 
     kinds = len({id(options) for options in problem.candidates})
-    affordable = MAX_CANDIDATES * math.sqrt(AT_SITES / max(AT_SITES, space.sites)) * min(1.0, MANY_KINDS / kinds)
+    sites = max(LARGE_MACHINE_SITES, space.sites)
+    affordable = MAX_CANDIDATES * math.sqrt(LARGE_MACHINE_SITES / sites) * min(1.0, MANY_KINDS / kinds)
     most = max(MIN_CANDIDATES, int(affordable * min(1.0, seconds / FOR_ALL)))
     times: dict[int, Array] = {}
     for node, options in zip(graph.nodes, problem.candidates, strict=True):

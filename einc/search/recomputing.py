@@ -11,6 +11,7 @@ from einc.graph.layers import LAYERS
 from einc.logical.optimize import optimize
 from einc.logical.plan import LogicalPlan
 from einc.machines.model import Machine
+from einc.machines.site_counts import MANY_SITES
 from einc.physical.program import DeviceProgram
 from einc.search.layered_steps import MIN_LAYERED, LayeredStep, measure_peak_bytes
 from einc.search.result import SelectedPlan
@@ -18,8 +19,6 @@ from einc.training.recomputation import ForwardPart, recompute
 
 MAX_SEARCHES = 4
 """Levels of recomputation that are planned at most: each takes as long as a step without; the last is the strongest."""
-MANY_SITES = 8
-"""For more sites, cuts of a step of a few layers are chosen by time tables: to build plans of it takes minutes."""
 MARGIN, MARGIN_MANY_SITES = 0.04, 0.5
 """Of the memory of a site: what a plan is taken to need beyond its states and values, and again so much after each
 that did not fit. Steps of Llama 8B for eight GPUs need 2% more, and 16% where they keep gathered weights. On many

@@ -24,6 +24,7 @@ from einc.logical.plan import Candidate, LogicalPlan
 from einc.logical.problem import connect
 from einc.logical.tiles import cut_into_tiles
 from einc.machines.model import MS_PER_US, Machine
+from einc.machines.site_counts import LARGE_MACHINE_SITES
 from einc.physical.build import build, build_fast
 from einc.physical.program import DeviceProgram
 from einc.physical.synthesis import SynthesizingScheduler
@@ -44,9 +45,6 @@ MIN_TILES_GAIN = 0.005
 
 MAX_TILED_PRODUCTS = 4
 """Products that are looked at, those first that promise most, since whole plans are built for each."""
-
-MAX_TILED_SITES = 16
-"""On more sites, it takes seconds to build and simulate a plan with so many tasks more."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -81,8 +79,8 @@ def _find_obstacle(plan: LogicalPlan, machine: Machine, scheduler: SynthesizingS
     """Why no tiles are tried; None where they are."""
     if machine.cores is not None:
         return "sites that share cores send nothing"
-    if plan.used_sites > MAX_TILED_SITES:
-        return f"the plan has {plan.used_sites} sites, and tiles are tried on {MAX_TILED_SITES} at most"
+    if plan.used_sites > LARGE_MACHINE_SITES:
+        return f"the plan has {plan.used_sites} sites, and tiles are tried on {LARGE_MACHINE_SITES} at most"
     return None if scheduler.budget.left else "the time of the search is over"
 
 

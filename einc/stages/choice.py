@@ -19,7 +19,7 @@ from einc.logical.plan import LogicalPlan
 from einc.logical.problem import build_problem
 from einc.machines.model import Machine
 from einc.options import FASTEST, MAX_DIVISIONS, CompileOptions
-from einc.physical.budget import SearchBudget
+from einc.physical.budget import HELD_BACK, SearchBudget
 from einc.physical.build import build
 from einc.physical.program import DeviceProgram
 from einc.physical.synthesis import SearchScope, SynthesizingScheduler
@@ -265,9 +265,6 @@ def describe_shape(shape: DivisionShape) -> str:
     )
 
 
-FOR_SHAPES = 0.5
-"""The part of a time limit that is kept for plans with stages, micro-batches and replicas."""
-
 Competitor = tuple[Graph, SelectedPlan]
 """A graph, and its plan."""
 
@@ -291,7 +288,7 @@ def find_divided(
     request = ShapeRequest(options.stages, options.microbatches, options.replicas)
     allowed = all(count in (None, 1) for count in (request.stages, request.microbatches, request.replicas))
     budget.begin()
-    budget.hold_back(FOR_SHAPES)
+    budget.hold_back(HELD_BACK)
     undivided_graph, undivided = find_undivided() if allowed else (graph, None)
     budget.begin()
     budget.release()

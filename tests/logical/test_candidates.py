@@ -74,7 +74,7 @@ def offer_by_definition(operator, sites):
         spec = operator.build_spec(tuple(index.intervals(n) for index, n in zip(operator.indices, counts, strict=True)))
         partial = any(len({f.outputs[j] for f in spec.functions}) < functions for j in range(len(operator.outputs)))
         offered[functions, counts] = {1} if partial or sites // functions == 1 else {1, sites // functions}
-        if functions == 1 and sites % 2 and 2 < sites <= candidates_module.FEW_SITES and not partial:
+        if functions == 1 and sites % 2 and 2 < sites <= candidates_module.LARGE_MACHINE_SITES and not partial:
             offered[functions, counts].add(sites - 1)
     return used, offered
 

@@ -71,7 +71,7 @@ def test_of_many_sites_a_part_is_planned_first_and_more_as_long_as_that_is_faste
 
     three = compile_layers(3, schedule="naive").program
     monkeypatch.setattr(idle_site, "find_fastest", make_many_slow)
-    monkeypatch.setattr(idle_site, "MAX_AT_ONCE", 1)
+    monkeypatch.setattr(idle_site, "MAX_SWITCHED_SITES", 1)
     six = compile_layers(6, schedule="naive")
     assert six.program.predicted_ms == three.predicted_ms
     assert six.program.memory == (*three.memory, 0, 0, 0)

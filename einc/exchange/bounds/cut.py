@@ -15,15 +15,13 @@ from typing import TYPE_CHECKING, Any
 
 from einc.exchange.bounds.demands import DemandSet, OverlapGroup, format_bytes, format_latency, format_rate
 from einc.exchange.network import Network, list_sites, make_mask
+from einc.machines.site_counts import MANY_SITES
 
 if TYPE_CHECKING:
     import numpy as np
 
     Floats = np.ndarray[Any, np.dtype[np.float64]]
     Floats32 = np.ndarray[Any, np.dtype[np.float32]]
-
-MAX_CUT_SITES = 8
-"""Up to this many sites, all sets of sites are tried."""
 
 BATCH = 1024
 """Sets of sites that are handled at a time, which bounds the memory."""
@@ -54,7 +52,7 @@ class CutWitness:
 
 
 def find_best_cut(demands: DemandSet, network: Network) -> CutWitness | None:
-    """The cut that proves most: of all cuts, or, on more than MAX_CUT_SITES sites, of a family of sensible ones."""
+    """The cut that proves most: of all cuts, or, on more than MANY_SITES sites, of a family of sensible ones."""
     import numpy as np
 
     chosen = list_cuts(demands, network)
@@ -68,7 +66,7 @@ def find_best_cut(demands: DemandSet, network: Network) -> CutWitness | None:
 
 def list_cuts(demands: DemandSet, network: Network) -> tuple[int, ...]:
     """The sets of sites to try."""
-    if len(network.sites) <= MAX_CUT_SITES:
+    if len(network.sites) <= MANY_SITES:
         return _list_all_sets(network.sites)
     singles = [1 << site for site in network.sites]
     runs = []

@@ -23,8 +23,9 @@ import numpy as np
 from einc.exchange.bounds.closed_form import choose_disjoint_holders
 from einc.exchange.bounds.demands import Certificate, DemandSet, DemandTable
 from einc.exchange.language.program import Program
-from einc.exchange.memberships import MAX_COMPARED_SITES, Ints, compute_target_masks, decode_masks, enumerate_masks
+from einc.exchange.memberships import Ints, compute_target_masks, decode_masks, enumerate_masks
 from einc.exchange.network import Network, list_sites, make_mask
+from einc.machines.site_counts import MANY_SITES
 
 Floats = np.ndarray[Any, np.dtype[np.float64]]
 
@@ -48,10 +49,10 @@ def bound_over_memberships(
     """The certificate of the membership with the least bound. The search ends early when `stop` says so, or where all
     bounds are at least `enough_ms`.
 
-    On more than MAX_COMPARED_SITES sites the certificate is one that holds for any membership, and it names none.
+    On more than MANY_SITES sites the certificate is one that holds for any membership, and it names none.
     """
     table = DemandTable(program)
-    if len(network.sites) > MAX_COMPARED_SITES:
+    if len(network.sites) > MANY_SITES:
         return bound_demands(table.list_demands(program.partitions), False)
     masks = _drop_equivalent(program, table, enumerate_masks(program, network.sites))
     bounds, sent = compute_quick_bounds(program, table, masks, network, enough_ms)

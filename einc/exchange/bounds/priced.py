@@ -27,8 +27,8 @@ from einc.exchange.bounds.flow import FlowRow, FlowWitness
 from einc.exchange.linear import LinearProgram
 from einc.exchange.network import Network, list_sites
 from einc.exchange.steiner_heuristic import Floats, find_cheapest_paths, grow_tree
+from einc.machines.site_counts import MAX_SWITCHED_SITES
 
-MAX_PRICED_SITES = 72
 MAX_JOURNEYS = 1500
 """Pairs of an atom and a target, of all demands together."""
 
@@ -41,7 +41,7 @@ _LEAST = 1e-12  # price of a link: with a price of zero, paths of any length wou
 def solve_priced_flow(demands: DemandSet, network: Network) -> FlowWitness | None:
     """The best bound that rounds of the linear program prove; None where it is too large, or nothing is sent."""
     journeys = sum(len(demand.holders) * demand.targets.bit_count() for demand in demands.family)
-    if not journeys or journeys > MAX_JOURNEYS or len(network.sites) > MAX_PRICED_SITES or not network.paths:
+    if not journeys or journeys > MAX_JOURNEYS or len(network.sites) > MAX_SWITCHED_SITES or not network.paths:
         return None
     program = _PriceProgram(demands, network)
     prices = program.begin()

@@ -28,12 +28,13 @@ from einc.exchange.steiner_heuristic import grow_tree
 from einc.exchange.synthesis.demands import MAX_TERMINALS, DemandShape
 from einc.exchange.synthesis.routes import Route, RouteStep, compute_delay, compute_load, list_direct_routes, tidy_route
 from einc.exchange.synthesis.trees import Floats, PathPrices, find_cheapest_routes
+from einc.machines.site_counts import LARGE_MACHINE_SITES
 
 MAX_GROWTH_ROUNDS = 60
 _SPREADS = (0.03, 0.1, 0.3, 1.0)
 """What a hop costs beside its price, as parts of the mean price of a path: higher costs give shorter routes."""
 MAX_DIRECT_ROUTES = 4000
-"""Direct routes of all shapes together, on machines so large that not all sites are roots."""
+"""Direct routes of all shapes together, on machines so large that not all sites are roots; and shares of all bytes."""
 
 _OPTIMALITY_GAP = 1e-3
 """The part by which the result may lie above the optimum."""
@@ -49,9 +50,6 @@ _MIN_GROWN_ROUNDS = 3
 
 _MANY_SHAPES = 150
 """With more shapes there are fewer rounds on large machines."""
-
-_MAX_FULLY_PRICED_SITES = 16
-"""On more sites there are fewer rounds, as the price of all trees takes longer: about as the square of the sites."""
 
 _MAX_SPARE = 24
 """Routes of a large shape beyond this many are kept only if they carry much."""
@@ -158,8 +156,8 @@ class _RouteFinder:
         self.grows = bool(large) and len(network.sites) > MAX_TERMINALS
         ends = sum([len(shape.holders) + len(shape.targets) for shape in large])
         self.max_rounds = min(MAX_GROWTH_ROUNDS, max(_MIN_GROWN_ROUNDS, _MAX_GROWN_ENDS // max(1, ends)))
-        if len(network.sites) > _MAX_FULLY_PRICED_SITES:
-            self.max_rounds = max(_MIN_GROWN_ROUNDS, self.max_rounds * _MAX_FULLY_PRICED_SITES // len(network.sites))
+        if len(network.sites) > LARGE_MACHINE_SITES:
+            self.max_rounds = max(_MIN_GROWN_ROUNDS, self.max_rounds * LARGE_MACHINE_SITES // len(network.sites))
         if shapes > _MANY_SHAPES and len(network.sites) > MAX_TERMINALS:
             self.max_rounds = min(self.max_rounds, max(_MIN_GROWN_ROUNDS, MAX_GROWTH_ROUNDS * _MANY_SHAPES // shapes))
 
@@ -248,7 +246,6 @@ MAX_ROOTS = 12
 SHARES = 4
 """Equal parts of a demand's bytes that may take different routes, where there are not too many demands."""
 
-MAX_ALLOCATION_SHARES = 4000
 _GREEDY_ROUNDS = 3
 _SHARPNESS = 8
 """Loads count with this power, so that the fullest resources dominate."""
@@ -260,7 +257,7 @@ def allocate_greedily(volumes: Mapping[DemandShape, float], network: Network) ->
     """Routes for the bytes of every shape, without a linear program."""
     rates = np.array(network.rates)
     load: Floats = np.zeros(len(rates))
-    shares = max(1, min(SHARES, MAX_ALLOCATION_SHARES // len(volumes)))
+    shares = max(1, min(SHARES, MAX_DIRECT_ROUTES // len(volumes)))
     pools = {
         shape: _RouteLoads(list_direct_routes(shape, network, MAX_ROOTS, turn), network, rates)
         for turn, shape in enumerate(volumes)

@@ -39,7 +39,7 @@ from einc.exchange.synthesis.scheduling import (
     write_unordered_actions,
 )
 from einc.exchange.synthesis.splitting import can_split, find_atom_families, split_atoms
-from einc.exchange.synthesis.switching import build_switched_bodies
+from einc.exchange.synthesis.switching import MAX_SIMULATED_ACTIONS, build_switched_bodies
 from einc.machines.model import Machine
 
 if TYPE_CHECKING:
@@ -80,9 +80,6 @@ _OVERLAPS = (1, 2, 3)
 
 _TIMED_UP_TO = 1.5
 """The timing of a candidate stops at this many times the best time."""
-
-_MAX_UNORDERED = 4000
-"""Bodies with more actions are not tried without an order."""
 
 _MIN_GRAINS = 2
 """This many grains are tried even if no time is left, unless there are more than MAX_EARLY_DEMANDS demands."""
@@ -302,7 +299,7 @@ class _SynthesisSearch:
             schedule = build_first_schedule(tasks, options.seed)
             evaluator = BodyEvaluator(split_atoms(placed, splits), self.machine)
             taken = math.inf
-            if len(tasks.actions) <= _MAX_UNORDERED:  # beyond, thousands of flows at a time take long to time
+            if len(tasks.actions) <= MAX_SIMULATED_ACTIONS:  # beyond, thousands of flows at a time take long to time
                 taken = self.offer(evaluator, write_unordered_actions(tasks), splits, "without waits")
             for together in overlaps:
                 taken = min(taken, self.offer_schedule(evaluator, tasks, schedule, splits, together))

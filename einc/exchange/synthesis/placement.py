@@ -14,7 +14,6 @@ import numpy as np
 
 from einc.exchange.language.program import Program, Requirement
 from einc.exchange.memberships import (
-    MAX_COMPARED_SITES,
     Ints,
     close_partitions,
     compute_target_masks,
@@ -33,6 +32,7 @@ from einc.exchange.synthesis.allocation import (
 )
 from einc.exchange.synthesis.demands import MAX_TERMINALS, Demand, find_demands, group_by_shape
 from einc.exchange.synthesis.trees import Floats, PathPrices, price_target_sets
+from einc.machines.site_counts import MANY_SITES
 
 MAX_ALLOCATED = 24
 """Memberships for which routes are allocated."""
@@ -40,7 +40,7 @@ MAX_ALLOCATED = 24
 _MAX_BOUND_PART = 0.98
 """A membership is not tried if its bound is more than this part of the best time."""
 
-_EQUAL = 1.001
+EQUAL = 1.001
 """Times within this factor of each other count as equal, as linear programs are not solved more exactly."""
 
 _MAX_LP_SIZE = 30_000
@@ -64,7 +64,7 @@ def place(
     if not is_open(program):
         demands = find_demands(program)
         return program, demands, _allocate(demands, network, slack, np.inf, stop, min_ms).finish()
-    if len(network.sites) > MAX_COMPARED_SITES:
+    if len(network.sites) > MANY_SITES:
         placed = close_partitions(program, choose_fewest_bytes(program, network.sites))
         demands = find_demands(placed)
         return placed, demands, _allocate(demands, network, slack, np.inf, stop).finish()
@@ -74,7 +74,7 @@ def place(
         pick = search.pick()
         if best is not None:
             fullest = best[2].fullest_ms
-            if stop() or search.bounds[pick] >= min(fullest * _MAX_BOUND_PART, max_ms) or fullest <= min_ms * _EQUAL:
+            if stop() or search.bounds[pick] >= min(fullest * _MAX_BOUND_PART, max_ms) or fullest <= min_ms * EQUAL:
                 break
         trial = close_partitions(program, search.members(pick))
         demands = find_demands(trial)

@@ -15,6 +15,7 @@ from typing import NamedTuple
 
 from einc.exchange.network import Network
 from einc.exchange.synthesis.demands import DemandShape
+from einc.machines.site_counts import LARGE_MACHINE_SITES
 
 
 class RouteStep(NamedTuple):
@@ -110,9 +111,6 @@ def compute_load(steps: Sequence[RouteStep], network: Network) -> dict[int, floa
     return load
 
 
-MAX_ROOT_SITES = 16
-"""On larger machines only sites that hold a part or need the result are roots."""
-
 _MAX_GATHERED = 100
 """On larger machines, targets combine for themselves only if this takes no more sends than this."""
 
@@ -125,7 +123,7 @@ def list_direct_routes(shape: DemandShape, network: Network, max_roots: int, tur
 
     On larger machines no more than `max_roots` roots are taken; which ones depends on `turn`.
     """
-    large = len(network.sites) > MAX_ROOT_SITES
+    large = len(network.sites) > LARGE_MACHINE_SITES
     roots: tuple[int, ...] = network.sites
     if large:
         named = tuple(dict.fromkeys((*shape.targets, *(site for sites in shape.holders for site in sites))))

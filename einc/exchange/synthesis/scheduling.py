@@ -21,9 +21,7 @@ from einc.exchange.network import Network
 from einc.exchange.synthesis.demands import Demand, DemandShape
 from einc.exchange.synthesis.routes import Route, compute_duration, list_crossed, list_needed_copies
 from einc.exchange.synthesis.splitting import name_piece, split_size
-
-_MAX_SITES_WITHOUT_SYMMETRY = 8
-"""With more sites, orders are tried too in which sites that lie alike do alike."""
+from einc.machines.site_counts import MANY_SITES
 
 _SETTLED = 2
 """Gaps are closed in this many of the first schedules."""
@@ -148,7 +146,7 @@ def build_first_schedule(tasks: ExchangeTasks, seed: int) -> TaskSchedule:
         [turn * length for turn in tasks.turns],
         [-tail - noise.random() * 2 * mean for tail in tails],
     )
-    if len({action.source for action in tasks.actions}) > _MAX_SITES_WITHOUT_SYMMETRY:
+    if len({action.source for action in tasks.actions}) > MANY_SITES:  # there, sites that lie alike do alike, too
         rules = (
             *rules[:4],
             tasks.places,

@@ -18,8 +18,8 @@ from einc.machines.model import AddingSwitch, Machine, find_adding_switches
 
 _PIECES_OF_A_TARGET = (1, 4, 16)
 """How many pieces each target adds up: sums of earlier ones move while later ones are added."""
-MAX_SWITCHED_ACTIONS = 4000
-"""A limit of time: simulating more actions takes seconds."""
+MAX_SIMULATED_ACTIONS = 4000
+"""Larger bodies are tried neither with switches that add nor without an order: simulating one takes seconds."""
 
 
 def build_switched_bodies(preamble: Program, machine: Machine) -> Iterator[tuple[Program, dict[str, int]]]:
@@ -35,7 +35,7 @@ def build_switched_bodies(preamble: Program, machine: Machine) -> Iterator[tuple
         bare = split_atoms(preamble, splits)
         for through_switch in (True, False):
             actions = _build_body(bare, machine, through_switch)
-            if actions is not None and len(actions) <= MAX_SWITCHED_ACTIONS:
+            if actions is not None and len(actions) <= MAX_SIMULATED_ACTIONS:
                 yield dataclasses.replace(bare, actions=actions), splits
 
 

@@ -18,13 +18,11 @@ from einc_runtime.execution.base import TaskRecord
 from einc_runtime.execution.cpu.messages import Carrier
 from einc_runtime.execution.cpu.scheduler import THREADS, ThreadScheduler
 from einc_runtime.execution.naps import BRIEF_NAP
+from einc_runtime.execution.rewrites.kernel_splitting import MIN_PART_NS
 from einc_runtime.kernels.llvm.schedules import ThreadProgress
 
 START_NS = 2000.0
 """The time that it takes to start any task."""
-
-TINY_NS = 20_000.0
-"""A task below this time stays with the worker that made it ready."""
 
 POLL_SECONDS = 0.2
 """A waiting worker looks this often for an interrupt that did not wake it."""
@@ -278,7 +276,7 @@ class _PoolState:
             if self.stopped:
                 return None
             _, task = heapq.heappop(self.ready)
-            tiny = self.graph.nanoseconds[task] < TINY_NS
+            tiny = self.graph.nanoseconds[task] < MIN_PART_NS
             self.large -= not tiny
             if self.sleeping and self.ready and (self.large or not tiny):
                 self.changed.notify(max(1, self.large))
@@ -301,7 +299,7 @@ class _PoolState:
                 self.mail.notify()
             return
         heapq.heappush(self.ready, (-self.graph.ranks[task], task))
-        self.large += self.graph.nanoseconds[task] >= TINY_NS
+        self.large += self.graph.nanoseconds[task] >= MIN_PART_NS
 
     def _finish(self) -> None:
         self.stopped = True

@@ -19,7 +19,7 @@ from einc_runtime.plan.index_equations import Names, parse_index_equation
 from einc_runtime.plan.schema import Block, KernelTask, Operation, Region
 
 MIN_PART_NS = 20_000.0
-"""What a part should take at least, as kernels estimate it."""
+"""What a part should take at least, as kernels estimate it; smaller tasks stay with the worker that made them ready."""
 
 MIN_STREAM_NS, STREAM_PARTS = 30_000.0, 8
 """The same for parts of a stream, and how many parts it has for each worker: when one is slower than another, they

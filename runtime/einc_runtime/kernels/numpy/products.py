@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from einc_runtime.dtypes import Array
 
 MIN_LIBRARY_PRODUCTS = 1 << 18
-"""Number of multiplications below which `np.matmul` is as fast as a direct call of a library."""
+"""Products of numbers below which `np.matmul` is as fast as a call of a library, and no layout of operands is kept."""
 MAX_LOOPED_MATRICES = 64
 """Stacks of up to so many matrices are multiplied by a direct call; numpy loops over larger ones."""
 

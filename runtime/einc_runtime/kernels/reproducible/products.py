@@ -19,6 +19,7 @@ from einc_runtime.kernels.llvm import compiler
 from einc_runtime.kernels.llvm.arguments import GemmArguments, PackArguments
 from einc_runtime.kernels.llvm.contract import prepare_copy
 from einc_runtime.kernels.numpy.pieces import Resolved
+from einc_runtime.kernels.numpy.products import MIN_LIBRARY_PRODUCTS
 
 if TYPE_CHECKING:
     from einc_runtime.kernels.llvm.gemm import TileShape
@@ -29,8 +30,6 @@ WIDE_TILES, TILES = (14, 12, 8, 4, 1), (6, 4, 1)
 """Rows of a tile: with registers of 512 bits, and with smaller ones."""
 MUCH = 64
 """From so many rows on, it pays to pack columns."""
-MIN_KEPT_PRODUCTS = 1 << 18
-"""Number of multiplications below which constant operands are not kept in another layout."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -69,7 +68,7 @@ class OrderedProduct:
     @property
     def is_large(self) -> bool:
         """Whether it is one product that is worth a layout of its own for a constant operand."""
-        return self.target.ndim == 2 and self.target.size * self.rows.shape[-1] >= MIN_KEPT_PRODUCTS
+        return self.target.ndim == 2 and self.target.size * self.rows.shape[-1] >= MIN_LIBRARY_PRODUCTS
 
     def pack_rows(self, take: TakeArray) -> tuple[Array, list[Resolved]]:
         return _pack(self.rows, self.height, take)
