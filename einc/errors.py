@@ -11,6 +11,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 from einc_runtime.errors import ReportedError
+from einc_runtime.text import shorten
 
 MAX_FINDINGS = 50
 """Findings that are reported together: nobody mends more at once."""
@@ -20,7 +21,8 @@ MAX_FINDINGS = 50
 class SourceSpan:
     """A range of one line of a source file.
 
-    `line` and `column` count from 1; `end_column` is exclusive; `text` is the line itself, without its newline.
+    `line` and `column` count from 1; `end_column` is exclusive; `text` is the line itself, without its newline. What
+    was given as an argument, `tokens=5`, stands in no file: `file` is empty, and the text names the place.
     """
 
     file: str
@@ -30,7 +32,7 @@ class SourceSpan:
     text: str
 
     def __str__(self) -> str:
-        return f"{self.file}:{self.line}:{self.column}"
+        return f"{self.file}:{self.line}:{self.column}" if self.file else shorten(self.text, 60)
 
 
 @dataclass(frozen=True, slots=True)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
@@ -20,12 +21,13 @@ MAX_PLAN_SITES = 1024
 class Target:
     """Where a plan is to run: the machine of its sites alone, numbered from 0, and their numbers in the whole one.
 
-    `note` says how the machine was chosen if the user did not name one, and `assumed` what nothing on this computer
-    tells of it.
+    `named` is what the user calls the machine: an instance of a cloud, and a file, have names of their own. `note` says
+    how the machine was chosen if the user did not name one, and `assumed` what nothing on this computer tells of it.
     """
 
     machine: Machine
     devices: tuple[int, ...]
+    named: str
     note: str | None = None
     assumed: str | None = None
 
@@ -58,10 +60,11 @@ def select_target(options: CompileOptions) -> Target:
             hint=f"`einc machine list` shows the machines; `-m host` takes any number of sites up to {MAX_PLAN_SITES}",
         )
     devices = tuple(range(len(machine.sites))) if requested is None else requested
+    named = machine.name if options.machine is None else os.path.basename(options.machine).removesuffix(".json")
     machine = machine if devices == tuple(range(len(machine.sites))) else machine.restrict(devices)
     if options.memory is not None:
         machine = _limit_memory(machine, options.memory)
-    return Target(machine.ideal() if options.ideal else machine, devices, note, assumed)
+    return Target(machine.ideal() if options.ideal else machine, devices, named, note, assumed)
 
 
 def _limit_memory(machine: Machine, size: int) -> Machine:

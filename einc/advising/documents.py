@@ -15,7 +15,7 @@ from einc_runtime.text import format_count, format_memory
 Document = dict[str, Any]
 
 _COLUMNS = (
-    "machine", "sites", "prompt_sites", "replicas", "stages", "microbatches", "users",
+    "machine", "named", "sites", "prompt_sites", "replicas", "stages", "microbatches", "users",
     "first_ms", "latency_ms", "round_ms", "rate", "hourly",
     "unit_cost", "memory_bytes", "limit", "limit_part", "link", "on_frontier", "best", "problem", "rates",
 )  # fmt: skip
@@ -46,6 +46,7 @@ def describe_option(option: AdviceOption, on_frontier: bool, is_best: bool) -> D
     main = find_main_figures(option)
     return {
         "machine": option.machine,
+        "named": option.named,
         "sites": option.sites,
         "prompt_sites": option.prompt_sites,
         "replicas": option.replicas,
@@ -110,12 +111,12 @@ def format_advice(advice: Advice, document: Document) -> str:
     rows = [heading]
     notes = []
     for n, option in enumerate(advice.options):
-        begin = [option.machine, list_sites(option), str(option.replicas)]
+        begin = [option.named, list_sites(option), str(option.replicas)]
         begin += [*([str(option.stages)] if staged else []), str(option.users)]
         if option.problem is not None:
             rows.append([*begin, *["-"] * (len(heading) - len(begin) - 1), _name_problem(option)])
             if not option.beaten and not option.is_unplanned:
-                notes.append(f"{option.machine}, {describe_option_sites(option)}: {option.problem}")
+                notes.append(f"{option.named}, {describe_option_sites(option)}: {option.problem}")
             continue
         cells = [*([format_time(option.first_ms)] if chat else [])]
         cells += [f"{format_time(option.latency_ms)}{describe_trust(option)}"]
@@ -140,7 +141,7 @@ def describe_best(advice: Advice, document: Document) -> str:
     """What the objective chooses, and whether there was no time left for some options."""
     left = sum(option.is_unplanned for option in advice.options)
     lines = [_describe_best(advice, document)]
-    unpriced = dict.fromkeys(option.machine for option in advice.options if option.hourly is None)
+    unpriced = dict.fromkeys(option.named for option in advice.options if option.hourly is None)
     if document["objective"] == "cost" and unpriced:
         lines.append(f"no price, and so not compared by cost: {', '.join(unpriced)}")
     if left:
@@ -162,7 +163,7 @@ def _describe_best(advice: Advice, document: Document) -> str:
     if option.unit_cost is not None:
         figures.append(f"{format_cost(option.hourly)} an hour, {format_cost(option.unit_cost)} for a million")
     figures += [f"{name} takes {format_time(option.latency_ms)}{describe_trust(option)}"]
-    return f"best {document['objective']}: {option.machine}, {sites}, {users}: {', '.join(figures)}"
+    return f"best {document['objective']}: {option.named}, {sites}, {users}: {', '.join(figures)}"
 
 
 def describe_option_sites(option: AdviceOption) -> str:

@@ -25,9 +25,10 @@ class Offer:
 class AdviceOption:
     """`replicas` of a model on groups of equal numbers of sites of an offer, for `users` at once.
 
-    With `prompt_sites`, so many of the sites read prompts alone, and send the caches to the others, which make tokens.
-    With `stages`, a run is made in pipeline stages, by `microbatches` of the users of each replica; or so many prompts
-    are read together on the sites for prompts, in stages. `figures` are those of the slowest group. If a phase could
+    `named` is what the user calls the machine. With `prompt_sites`, so many of the sites read prompts alone, and send
+    the caches to the others, which make tokens. With `stages`, a run is made in pipeline stages, by `microbatches` of
+    the users of each replica; or so many prompts are read together on the sites for prompts, in stages. `figures` are
+    those of the slowest group. If a phase could
     not be planned, all times are None, and `problem` says why. `latency_ms` is the time of a token of every user, or of
     a run; `first_ms` that of reading a prompt, and of moving its caches; `round_ms` that of all that is done for the
     users of one replica. `rate` counts what all replicas make in a second, `unit_cost` is the price of a million of
@@ -36,6 +37,7 @@ class AdviceOption:
     """
 
     machine: str
+    named: str
     sites: int
     replicas: int
     users: int

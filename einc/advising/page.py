@@ -68,7 +68,7 @@ class LogarithmicAxis:
 def write_advice_page(advice: Advice, document: Document) -> str:
     """The page; `document` is what `--json` prints."""
     chat = document["answer_tokens"] is not None
-    machines = list(dict.fromkeys(option.machine for option in advice.options))
+    machines = list(dict.fromkeys(option.named for option in advice.options))
     colours = {name: MACHINE_COLOURS[n % len(MACHINE_COLOURS)] for n, name in enumerate(machines)}
     unit_of_time = "a token of every user" if chat else "a run"
     return render_template(
@@ -113,7 +113,7 @@ def _describe_answer(advice: Advice, document: Document) -> Document:
         trust = f"; {trust.removeprefix(', ')}" if chosen == latency else f"; {latency[0]} {latency[1]}{trust}"
     return {
         "answer": f"{chosen[1]} {chosen[0]}",
-        "where": f"{option.machine}, {sites}, {format_count(option.users, 'user')}{trust}",
+        "where": f"{option.named}, {sites}, {format_count(option.users, 'user')}{trust}",
         "facts": [*facts, ("memory of a site", format_memory(option.memory_bytes or 0))],
     }
 
@@ -121,7 +121,7 @@ def _describe_answer(advice: Advice, document: Document) -> Document:
 def _describe_row(advice: Advice, number: int, option: AdviceOption) -> Document:
     known = option.problem is None
     return {
-        "machine": option.machine,
+        "machine": option.named,
         "sites": list_sites(option),
         "replicas": option.replicas,
         "stages": option.stages,
@@ -161,10 +161,10 @@ def _draw(advice: Advice, colours: dict[str, str]) -> Document | None:
             {
                 "x": points[n][0],
                 "y": points[n][1],
-                "colour": colours[option.machine],
+                "colour": colours[option.named],
                 "is_best": n == advice.best,
                 "label": _label_point(option),
-                "text": f"{option.machine}, {describe_option_sites(option)}, "
+                "text": f"{option.named}, {describe_option_sites(option)}, "
                 f"{format_count(option.users, 'user')}: {format_time(latency)}, "
                 f"{format_rate(rate)} {advice.workload.unit} a second",
             }

@@ -56,7 +56,7 @@ class _Combination:
     @property
     def name(self) -> str:
         sites = describe_sites(len(self.target.devices), self.replicas, self.prompt_sites, self.stages)
-        return f"{self.target.machine.name}, {sites}"
+        return f"{self.target.named}, {sites}"
 
 
 @dataclass(frozen=True, slots=True)
@@ -226,6 +226,7 @@ def _plan_option(combination: _Combination, planner: _Planner, rivals: Sequence[
     workload, target, replicas = combination.workload, combination.target, combination.replicas
     option = AdviceOption(
         target.machine.name,
+        target.named,
         len(target.devices),
         replicas,
         combination.users,

@@ -169,13 +169,16 @@ class Plan:
 
     def stateDict(self) -> dict[str, Any]:
         """The weights of a training step as they are now, as tensors of torch by their names in the module that was
-        compiled, in its shapes: for `module.load_state_dict(plan.stateDict(), strict=False)`."""
+        compiled, in its shapes: for `module.load_state_dict(plan.stateDict(), strict=False)`.
+        Raises ArrayFault for a plan that trains nothing: its weights are those that were loaded."""
         import torch
 
         from einc.api.state_dict import join_rows
+        from einc.training_runs.step import list_data_inputs
         from einc_runtime.execution.data.dlpack import as_dlpack
         from einc_runtime.plan.states import is_weight
 
+        list_data_inputs(self.session)
         weights = [tensor for tensor in self.session.states if is_weight(tensor)]
         arrays = {tensor.stored or tensor.name: self.session.offload(tensor.name) for tensor in weights}
         joined = join_rows(arrays, self.stored_shapes)
@@ -212,7 +215,7 @@ class Plan:
         return list_tables(self.explain())
 
     def writePage(self, path: str | os.PathLike[str]) -> None:
-        """Write the page of `einc explain --html`, whole or not at all. Raises OSError."""
+        """Write the page of `einc explain --html`, whole or not at all. Raises WriteFault."""
         from einc.report.html.page import write_plan_page
         from einc_runtime.disk import write_file
 
@@ -231,7 +234,7 @@ class Plan:
         return encode(self.bundle)
 
     def save(self, path: str | os.PathLike[str]) -> None:
-        """Write the plan file, as `write` does.
+        """Write the plan file, as `write` does. Raises WriteFault.
 
         Weights are not in it: `einc run` is given them by `--weights`. Those of a module have the names of its
         `state_dict()`, so that `safetensors.torch.save_file(module.state_dict(), FILE)` writes them.
@@ -239,7 +242,7 @@ class Plan:
         self.write(path)
 
     def write(self, path: str | os.PathLike[str]) -> None:
-        """Write the plan file, whole or not at all. Raises OSError."""
+        """Write the plan file, whole or not at all. Raises WriteFault."""
         from einc_runtime.disk import write_file
 
         data = self.toBytes()

@@ -7,6 +7,7 @@ import os
 import sys
 
 from einc.errors import Diagnostic, ModelError, SourceSpan, UsageError
+from einc_runtime.cli import output
 from einc_runtime.cli.files import STDIN, reading, require_present
 from einc_runtime.errors import ReadFault
 
@@ -23,9 +24,25 @@ _WAYS_IN = {
     ".pth": ("a file of PyTorch", "save the module by `torch.export.save`, and `einc import torch FILE -o DIR`"),
     ".gguf": ("a GGUF file", "`einc import gguf FILE -o MODEL.ein` makes a model of it"),
     ".safetensors": ("a file of weights", "`einc import hf DIR -o MODEL.ein` makes a model of a published folder"),
+    ".exprog": ("an exchange program", "`einc exprog check FILE` and `einc exprog simulate FILE -m MACHINE` read it"),
     ".json": ("a JSON file", "`einc import hf DIR -o MODEL.ein` makes a model of a published folder"),
 }  # fmt: skip
 """What is given in place of a text, by the ending of its name: what it is, and what to do."""
+
+
+_PAGE_START = b"<!doctype html"
+
+
+def require_page(path: str | None) -> None:
+    """Raises UsageFault where a page would replace a file that is none. `path` is None where no page is asked for."""
+    output.require_kind(path, _PAGE_START, "a page")
+
+
+def require_plan(path: str | None) -> None:
+    """Raises UsageFault where a plan would replace a file that is none."""
+    from einc_runtime.plan.codec import MAGIC
+
+    output.require_kind(path, MAGIC, "a plan")
 
 
 def read_model_text(path: str) -> str:

@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING
 import click
 
 from einc.cli.files import read_text
+from einc.errors import UsageError
 
 if TYPE_CHECKING:
     from einc.errors import ProgramError
@@ -40,6 +41,9 @@ def read_program_tree(file: str, chunk: int | None = None) -> ProgramTree:
     """The program in a file, or that of a valid algorithm whose chunks have `chunk` bytes."""
     from einc.exchange.language.parser import parse
 
+    if file.endswith(".ein"):
+        hint = "`einc compile MODEL --emit exprog` prints the programs of its plan"
+        raise UsageError("this is a model, and no exchange program", where=file, hint=hint)
     text = read_text(file)
     form = detect_format(text)
     if form != EXPROG:

@@ -70,7 +70,7 @@ def _order_key(diagnostic: Diagnostic) -> tuple[bool, int, int]:
     """The order of the text; errors in definitions from the command line, which are not in the text, come first."""
     span = diagnostic.span
     assert span is not None
-    return (not span.file.startswith("-"), span.line, span.column)
+    return (bool(span.file), span.line, span.column)
 
 
 def evaluate_each(evaluate: Callable[[_Item], _Result], items: Sequence[_Item]) -> list[_Result]:

@@ -112,8 +112,9 @@ def _read_presets(model: ast.ModelSyntax, chosen: str | None, findings: Findings
     if chosen is None:
         return {}
     if chosen not in presets:
-        span = SourceSpan("--preset", 1, 1, len(chosen) + 1, chosen)
         hint = did_you_mean(chosen, presets) or f"the presets are: {', '.join(sorted(presets)) or 'none'}"
+        argument = f"preset {chosen}"
+        span = SourceSpan("", 1, 1, len(argument) + 1, argument)
         findings.add(f"there is no preset '{chosen}'", span, hint)
     return presets.get(chosen, {})
 
@@ -124,12 +125,12 @@ def _parse_definitions(definitions: Sequence[tuple[str, str]], findings: Finding
     for name, text in definitions:
         line = f"{name}={text}"
         before = len(findings)
-        statements = parse_text(line, "-D", findings).model.statements
+        statements = parse_text(line, "", findings).model.statements
         if len(statements) == 1 and isinstance(statements[0], ast.AssignStmt) and statements[0].targets[0].text == name:
             result[name] = statements[0]
         elif len(findings) == before:
             first = line.split("\n")[0]
-            findings.add("expected one `name=value`", SourceSpan("-D", 1, 1, len(first) + 1, first))
+            findings.add("expected one `name=value`", SourceSpan("", 1, 1, len(first) + 1, first))
     return result
 
 
@@ -147,7 +148,7 @@ class ParameterContext(EvaluationContext):
         if name.text in self.declared or name.text in self.lost_names:
             raise AlreadyReported
         hint = did_you_mean(name.text, self.declared)
-        if hint is None and name.span.file == "-D":
+        if hint is None and not name.span.file:
             hint = f"a string stands in double quotes: '\"{name.text}\"'"
         raise self.findings.fail(f"there is no param or dim '{name.text}'", name.span, hint)
 

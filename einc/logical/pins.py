@@ -124,12 +124,21 @@ def parse_cut(pin: Pin) -> PinnedCut:
 def find_pinned(graph: Graph, pins: Sequence[Pin]) -> Mapping[str, Pin]:
     """The pin of every operator that has one, by its name; of several that match, the last.
 
-    Raises UsageError for a pin that matches no operator, and for too many pins.
+    Raises UsageError for a pin that matches no operator, for two with one pattern and other cuts, and for too many.
     """
     if len(pins) > MAX_PINS:
         raise _refuse_many(f"{len(pins):,} pins")
     pinned: dict[str, Pin] = {}
+    by_pattern: dict[str, Pin] = {}
     for pin, names in _match(graph, pins):
+        earlier = by_pattern.setdefault(pin.pattern, pin)
+        if earlier.cut != pin.cut:
+            location = f" in {earlier.where}" if earlier.where else ""
+            raise UsageError(
+                f"pin {_quote(pin)} contradicts {_quote(earlier)}{location}",
+                where=pin.where,
+                hint="leave one of them out",
+            )
         if not names:
             raise UsageError(f"pin {_quote(pin)} matches no operator", where=pin.where, hint=_suggest(graph, pin))
         pinned.update(dict.fromkeys(names, pin))

@@ -225,7 +225,7 @@ def suggest_names(name: str) -> str:
     """`did you mean 'rtx-4090'? ` for a name that is near to one of the catalogue, else nothing."""
     names = {key: gpu.name for gpu in load_catalogue().values() for key in (gpu.name, *gpu.names)}
     written = re.sub(r"^(nvidia|amd)[ -]+", "", name.lower())
-    near = difflib.get_close_matches(written[:100], sorted(names), 1, 0.5)
+    near = difflib.get_close_matches(written[:100], sorted(names), 1, 0.7)
     return f"did you mean '{names[near[0]]}'? " if near else ""
 
 

@@ -144,7 +144,7 @@ def _suggest_machines(name: str) -> str:
     named = [preset for preset in list_presets() if gpu in preset]
     if gpu and named:
         return f"machines with {gpu!r} in their names: {', '.join(named)}; {named[0]}:2 is two sites of the first"
-    close = did_you_mean(name, (*list_presets(), *load_instances()), cutoff=0.4)
+    close = did_you_mean(name, (*list_presets(), *load_instances()))
     known = f"machines: {', '.join(list_presets())}, or a path to a JSON file"
     return f"{close} {known}" if close else known
 

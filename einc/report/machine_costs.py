@@ -11,13 +11,13 @@ from einc.predict.ranges import name_rates
 from einc.report.tables import NOT_MEASURED, align_columns, format_range
 from einc.report.times import describe_time, describe_unlisted_peaks
 from einc_runtime.plan.schema import Bundle
-from einc_runtime.text import format_memory
+from einc_runtime.text import format_count, format_memory
 
 Document = dict[str, Any]
 
 
-def describe_costs(bundle: Bundle) -> Document:
-    """The row of a plan, apart from its ratio, which `add_ratios` puts in.
+def describe_costs(bundle: Bundle, named: str) -> Document:
+    """The row of a plan on the machine that the user has `named` so, apart from its ratio, which `add_ratios` puts in.
 
     `exchange_ms` is the part of the critical path in transfers and in combining, `compute_ms` the part in kernels.
     """
@@ -27,6 +27,7 @@ def describe_costs(bundle: Bundle) -> Document:
     critical = times["critical"] if times is not None else None
     return {
         "machine": bundle.machine,
+        "named": named,
         "devices": len(bundle.devices),
         "schedule": bundle.schedule,
         "predicted_ms": bundle.predicted_ms,
@@ -50,11 +51,12 @@ def describe_rates(machine: Machine) -> str:
     return f"kernels: as measured on {', '.join(sorted({site.gpu_name for site in machine.sites}))}"
 
 
-def describe_failure(machine: str, devices: int, message: str) -> Document:
+def describe_failure(machine: str, named: str, devices: int, message: str) -> Document:
     """The row of a machine that cannot run the model."""
     blank = ("schedule", "predicted_ms", "predicted_range_ms", "rates", "compute_ms", "exchange_ms", "total_cost",
              "memory_bytes")  # fmt: skip
-    return {"machine": machine, "devices": devices, **dict.fromkeys(blank), "error": message, "note": None}
+    row = {"machine": machine, "named": named, "devices": devices}
+    return {**row, **dict.fromkeys(blank), "error": message, "note": None}
 
 
 def add_ratios(rows: Sequence[Document]) -> list[Document]:
@@ -68,10 +70,10 @@ def format_table(rows: Sequence[Document]) -> list[str]:
     lines = [["machine", "sites", "predicted ms", "range", "kernels", "exchange", "memory", "ratio"]]
     notes = []
     for row in rows:
-        name = [row["machine"], str(row["devices"])]
+        name = [row["named"], str(row["devices"])]
         if row["error"] is not None:
             lines.append([*name, *["-"] * 6])
-            notes.append(f"{row['machine']}: {row['error']}")
+            notes.append(f"{row['named']}, {format_count(row['devices'], 'site')}: {row['error']}")
             continue
         if row["note"] is not None:
             notes.append(row["note"])

@@ -125,7 +125,7 @@ class BaselineBuilder:
     def _build_data(self) -> Chosen | str:
         axis = self.axes.batch
         if axis is None:
-            return "no dimension runs from an input to the outputs with independent positions"
+            return self.axes.explain_no_batch(self._graph)
         cap, node = self._find_common_count(axis)
         if cap < 2:
             return f"operator {node} cannot be cut along {self._name_axis(axis)}"

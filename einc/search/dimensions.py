@@ -40,12 +40,15 @@ class Axes:
     """The axes of a graph: what it has of them in every node.
 
     `nodes` holds the indices that can be cut, in the operator's order, and `kept` the axes that both an input and an
-    output have. `computes` counts the nodes that depend on an input or a state, or aggregate: what rewrites a weight,
+    output have; `lost` are axes that a node reads and cannot be cut along, and `entering` those of the graph's inputs.
+    `computes` counts the nodes that depend on an input or a state, or aggregate: what rewrites a weight,
     as the factors of batch norms do, has no batch.
     """
 
     nodes: tuple[tuple[CutIndex, ...], ...]
     kept: tuple[frozenset[int], ...]
+    lost: tuple[frozenset[int], ...]
+    entering: frozenset[int]
     count: int
     computes: int
 
@@ -83,6 +86,17 @@ class Axes:
     def batch(self) -> int | None:
         """The axis whose positions no operator mixes, that most operators have; it must be half of them."""
         return self.find_widest(set(range(self.count)) - self.weighted - self.mixed)
+
+    def explain_no_batch(self, graph: Graph) -> str:
+        """Why there is none, for a message: it names the first operator that ends what might have been one."""
+        candidates = self.entering - self.weighted - self.mixed
+        node = next((node for node, lost in zip(graph.nodes, self.lost, strict=True) if lost & candidates), None)
+        reason = "no dimension runs from an input to the outputs with independent positions"
+        if node is None:
+            return reason
+        location = f" ({node.span.file}:{node.span.line})" if node.span is not None and node.span.file else ""
+        ended = f"the {node.operator.family} '{node.name}'{location}"
+        return f"{reason}; one ends at {ended}, which cannot be cut along it"
 
     def find_widest(self, candidates: Iterable[int], first: int | None = None) -> int | None:
         """Of these axes the first that most operators can be cut along in parallel, if these are half of those that
@@ -137,7 +151,7 @@ def find_axes(graph: Graph) -> Axes:
         places = [(name, d) for name in dict.fromkeys(tensors) for d in range(ranks[name])]
         return [(port, axis_of[port]) for port in places if port in axis_of]
 
-    nodes, kept = [], []
+    nodes, kept, lost = [], [], []
     for node, node_cuts in zip(graph.nodes, cuts, strict=True):
         reads, writes = list_axes(node.inputs), list_axes(node.outputs)
         kept.append(frozenset([axis for _, axis in reads]) & frozenset([axis for _, axis in writes]))
@@ -150,7 +164,9 @@ def find_axes(graph: Graph) -> Axes:
                 weighs = any(node.inputs[k] in weights for k, _ in reach.inputs)
                 indices.append(CutIndex(position, axis, reach.extent, reach.parallel, spans, weighs))
         nodes.append(tuple(indices))
-    return Axes(tuple(nodes), tuple(kept), len(numbers), _count_computing(graph, nodes))
+        lost.append(frozenset([axis for _, axis in reads]) - {index.axis for index in indices})
+    entering = frozenset(axis for _, axis in list_axes([t.name for t in graph.tensors if t.kind is TensorKind.INPUT]))
+    return Axes(tuple(nodes), tuple(kept), tuple(lost), entering, len(numbers), _count_computing(graph, nodes))
 
 
 def _find_rewritten(graph: Graph, weights: Set[str]) -> set[str]:

@@ -36,8 +36,7 @@ def cut_batch(graph: Graph, parts: int) -> BatchCut:
     axes = find_axes(graph)
     if axes.batch is None:
         raise UsageError(
-            "the model has no batch that could be divided: no dimension runs from an input to the outputs with"
-            " independent positions",
+            f"the model has no batch that could be divided: {axes.explain_no_batch(graph)}",
             hint="micro-batches and replicas are parts of a batch; without it, a plan has one of each",
         )
     readers = graph.consumers()

@@ -13,7 +13,8 @@ WIDTH, HEIGHT, LEFT, BOTTOM, TOP = 900, 420, 60, 40, 14
 """Of the plot, in pixels of the page."""
 MAX_CURVE_POINTS = 1500
 """Points of a curve: neighbours beyond it are averaged, since a plot has no more columns."""
-TICKS = 5
+TICKS = 8
+"""At most so many steps between the labels of an axis."""
 
 
 def write_table(progress: RunProgress, settings: RunSettings) -> str:
@@ -45,6 +46,17 @@ def _thin(points: list[tuple[int, float]]) -> list[tuple[float, float]]:
     return [(sum(x for x, _ in g) / len(g), math.fsum(y for _, y in g) / len(g)) for g in groups]
 
 
+def list_ticks(low: float, high: float) -> list[float]:
+    """Round values from `low` to `high` in equal steps of 1, 2 or 5 times a power of ten; the ends where these are
+    equal."""
+    if high <= low:
+        return [low]
+    least = (high - low) / TICKS
+    power = 10.0 ** math.floor(math.log10(least))
+    step = next(digit * power for digit in (1, 2, 5, 10) if digit * power >= least * (1 - 1e-9))
+    return [n * step for n in range(math.ceil(low / step - 1e-9), math.floor(high / step + 1e-9) + 1)]
+
+
 def _draw(curves: list[tuple[str, str, list[tuple[float, float]]]], steps: int) -> dict[str, Any]:
     values = [y for _, _, points in curves for _, y in points]
     low, high = min(values), max(values)
@@ -54,12 +66,10 @@ def _draw(curves: list[tuple[str, str, list[tuple[float, float]]]], steps: int) 
         across = LEFT + (WIDTH - LEFT - TOP) * (x - 1) / max(1, steps - 1)
         return round(across, 1), round(TOP + (HEIGHT - TOP - BOTTOM) * (high - y) / (high - low), 1)
 
-    heights = [low + (high - low) * n / TICKS for n in range(TICKS + 1)]
-    places = sorted({1 + round((steps - 1) * n / TICKS) for n in range(TICKS + 1)})
     return {
         "width": WIDTH, "height": HEIGHT, "left": LEFT, "right": WIDTH - TOP, "top": TOP, "bottom": HEIGHT - BOTTOM,
-        "across": [(place(step, low)[0], f"{step:,}") for step in places],
-        "up": [(place(1, y)[1], f"{y:.3g}") for y in heights],
+        "across": [(place(step, low)[0], f"{step:,.0f}") for step in list_ticks(1, steps) if step == int(step)],
+        "up": [(place(1, y)[1], f"{y:.10g}") for y in list_ticks(low, high)],
         "curves": [
             (name, colour, " ".join(f"{x},{y}" for x, y in (place(*point) for point in points)))
             for name, colour, points in curves

@@ -6,11 +6,15 @@ included, leaves the target as it was, and no other file. Only a crash may leave
 
 from __future__ import annotations
 
+import contextlib
+import errno
 import os
 import stat
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import BinaryIO, Protocol
+
+from einc_runtime.errors import WriteFault
 
 
 class Disk(Protocol):
@@ -58,17 +62,63 @@ DISK = SystemDisk()
 def write_file(path: str | os.PathLike[str], write: Callable[[BinaryIO], object], disk: Disk = DISK) -> None:
     """Calls `write` with a stream into a file. A pipe or device is written directly, a regular file is replaced.
 
-    Raises OSError, and whatever `write` raises.
+    Raises WriteFault naming `path` where the system refuses, and whatever else `write` raises.
     """
-    if is_written_directly(path):
-        with open(path, "wb") as device:
-            write(device)
-    else:
-        replace_file(resolve_target(path), write, disk)
+    require_writable(path)
+    with _name_faults(path):
+        if is_written_directly(path):
+            with open(path, "wb") as device:
+                write(device)
+        else:
+            replace_file(resolve_target(path), write, disk)
+
+
+def make_directory(path: str | os.PathLike[str]) -> None:
+    """Makes a directory, and those above it that are missing. Raises WriteFault."""
+    with _name_faults(path, "make the directory"):
+        os.makedirs(path, exist_ok=True)
+
+
+def require_writable(path: str | os.PathLike[str]) -> None:
+    """Raises WriteFault where a file could not be written, because its place is missing or read-only."""
+    with _name_faults(path):
+        target = resolve_target(path)
+        if target.is_dir():
+            raise IsADirectoryError(errno.EISDIR, "it is a directory")
+        if target.exists():
+            _refuse_unwritable(target)
+        if not is_written_directly(path):
+            if not target.parent.is_dir():
+                raise FileNotFoundError(errno.ENOENT, "there is no such directory")
+            _refuse_unwritable(target.parent)
+
+
+def _refuse_unwritable(path: Path) -> None:
+    if not os.access(path, os.W_OK):
+        raise PermissionError(errno.EACCES, "it is read-only")
+
+
+_WRITE_HINTS = {
+    errno.EISDIR: "name a file in it",
+    errno.ENOENT: "make the directory first, or name another one",
+    errno.EACCES: "name a file in a directory that you may write to",
+    errno.ENOSPC: "free some space, or name a file on another disk",
+}
+"""What to do, by why the system refused."""
+
+
+@contextlib.contextmanager
+def _name_faults(path: str | os.PathLike[str], action: str = "write") -> Iterator[None]:
+    try:
+        yield
+    except (OSError, ValueError) as error:
+        number, reason = (error.errno, error.strerror) if isinstance(error, OSError) else (None, None)
+        hint = None if number is None else _WRITE_HINTS.get(number)
+        raise WriteFault(f"cannot {action}: {reason or error}", where=os.fspath(path), hint=hint) from None
 
 
 def replace_file(target: Path, write: Callable[[BinaryIO], object], disk: Disk = DISK) -> None:
-    """Calls `write` with a stream, whose content is the file's when it has been written completely."""
+    """Calls `write` with a stream, whose content is the file's when it has been written completely. Raises OSError."""
     temporary = target.parent / f".einc-{os.getpid()}-{os.urandom(4).hex()}.tmp"
     try:
         with disk.create(temporary, target) as stream:

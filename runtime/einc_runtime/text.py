@@ -39,15 +39,17 @@ def quote_names(names: Sequence[str], limit: int = 8) -> str:
     return first + (f" and {len(names) - limit} more" if len(names) > limit else "")
 
 
-def did_you_mean(name: str, known: Iterable[str], cutoff: float = 0.6) -> str | None:
-    """A hint with the known name that is most like `name`, or None where none is like it."""
+def did_you_mean(name: str, known: Iterable[str], cutoff: float = 0.7) -> str | None:
+    """A hint with the known name that is most like `name`, or None where none is like it: of four letters, three are
+    equal then. Capital letters count as small ones."""
     import difflib
 
-    name = name[:100]
+    name = name[:100].lower()
     factor = 2 / cutoff - 1  # names whose lengths differ by more are never alike
     near = [w for w in sorted(set(known)) if len(w) <= factor * len(name) and len(name) <= factor * len(w)]
-    best = difflib.get_close_matches(name, near[:_MAX_COMPARED], 1, cutoff)
-    return f"did you mean '{escape_text(best[0], 100)}'?" if best else None
+    spelled = {word.lower(): word for word in reversed(near[:_MAX_COMPARED])}
+    best = difflib.get_close_matches(name, list(spelled), 1, cutoff)
+    return f"did you mean '{escape_text(spelled[best[0]], 100)}'?" if best else None
 
 
 def suggest_name(name: str, known: Sequence[str]) -> str:

@@ -356,6 +356,21 @@ def test_training_steps(einc: Run, tmp_path: Path) -> None:
     assert (document["unit"], option["rate"]) == ("samples", pytest.approx(4e3 / option["latency_ms"]))
 
 
+def test_instances_of_one_machine_are_told_apart(einc: Run, tmp_path: Path) -> None:
+    (tmp_path / "rows.ein").write_text(ROWS)
+    names = ("p4d.24xlarge", "standard_nd96asr_v4")
+    machines = [word for name in names for word in ("-m", name)]
+    prices = ("--price", "p4d.24xlarge=20/h", "--price", "standard_nd96asr_v4=30/h")
+    page, table = tmp_path / "page.html", tmp_path / "table.csv"
+    command = ("advise", tmp_path / "rows.ein", *machines, *prices, "--undivided", "--html", page, "--csv", table)
+    options = json.loads(einc(*command, "--json"))["options"]
+    assert [(option["machine"], option["named"]) for option in options] == [("dgx-a100", name) for name in names]
+    shown = einc(*command)
+    assert shown.startswith("best cost: p4d.24xlarge, 8 sites")
+    assert all(sum(name in text for text in shown.splitlines()[2:]) == 1 for name in names)
+    assert all(name in page.read_text() and name in table.read_text() for name in names)
+
+
 def test_options_that_are_not_possible_say_why(einc: Run, tmp_path: Path) -> None:
     text = tmp_path / "rows.ein"
     text.write_text(ROWS.replace("n = 64", "n = 262144"))  # the weight alone has 256 GiB

@@ -65,6 +65,19 @@ def test_the_number_of_sites_is_kept_as_far_as_there_are_any(
         assert [row["devices"] for row in document["comparison"]] == expected
 
 
+def test_instances_and_files_have_the_names_that_were_given(
+    model: Path, einc: Callable[..., Any], tmp_path: Path
+) -> None:
+    files = [small_machine(tmp_path / f"{name}.json", 1 << 20) for name in ("near", "far")]
+    for file in files:
+        Path(file).write_text(Path(file).read_text().replace('"near"', '"box"').replace('"far"', '"box"'))
+    names = ("p4d.24xlarge", *files, small_machine(tmp_path / "tiny.json", 1))
+    options = [argument for name in names for argument in ("--compare", name)]
+    shown = einc("compile", model, "-m", "dgx-a100", *NAIVE, *options).out.splitlines()
+    assert [line.split()[0] for line in shown[1:6]] == ["dgx-a100", "p4d.24xlarge", "near", "far", "tiny"]
+    assert shown[-1].startswith("tiny, 3 sites: ")
+
+
 def test_the_table(model: Path, einc: Callable[..., Any]) -> None:
     shown = einc("compile", model, "-m", "dgx-a100", *NAIVE, "--compare", "dgx-h100")
     rows = einc("compile", model, "-m", "dgx-a100", *NAIVE, "--compare", "dgx-h100", "--json").json()["comparison"]
@@ -99,7 +112,7 @@ def test_a_machine_that_is_too_small_has_that_for_an_answer(
     tiny = small_machine(tmp_path / "tiny.json", 4096)
     shown = einc("compile", model, "-m", "dgx-a100", *NAIVE, "--compare", tiny)
     assert shown.code == 0
-    assert "tiny: " in shown.out.splitlines()[-1]
+    assert "tiny, 3 sites: " in shown.out.splitlines()[-1]
     row = einc("compile", model, "-m", "dgx-a100", *NAIVE, "--compare", tiny, "--json").json()["comparison"][1]
     assert row["predicted_ms"] is row["ratio"] is None
     assert "memory" in row["error"] or "bytes" in row["error"]

@@ -64,6 +64,39 @@ def test_what_is_read_is_not_written_over(
     assert {path.name: path.read_bytes() for path in folder.iterdir()} == before
 
 
+@pytest.mark.parametrize(
+    ("arguments", "named", "kind"),
+    [
+        (("explain", "m.bin", "--html", "x.npy"), "x.npy", "a page"),
+        (("compile", "m.ein", "-m", "host", "-o", "new.bin", "--html", "w.npz"), "w.npz", "a page"),
+        (("compile", "m.ein", "-m", "host", "-o", "mine.json"), "mine.json", "a plan"),
+        (("compile", "m.ein", "-m", "host", "-o", "p.exprog"), "p.exprog", "a plan"),
+        (("exprog", "simulate", "p.exprog", "-m", "dgx-v100", "--html", "m.ein"), "m.ein", "a page"),
+        (("machine", "show", "dgx-v100", "--html", "hard.npy"), "hard.npy", "a page"),
+        (("advise", "m.ein", "-m", "dgx-v100", "--html", "topo.txt"), "topo.txt", "a page"),
+        (("reshard", "m.bin", "m.bin", "-o", "x.npy"), "x.npy", "a plan"),
+    ],
+)
+def test_data_is_not_lost_where_a_page_or_a_plan_is_written(
+    folder: Path, einc: Callable[..., Any], arguments: tuple[str, ...], named: str, kind: str
+) -> None:
+    before = {path.name: path.read_bytes() for path in folder.iterdir()}
+    result = einc(*arguments)
+    assert result.code == 2
+    assert result.err.endswith(
+        f"einc: {named}: there is a file that is not {kind}, and would be lost\n"
+        "    hint: name another file, or remove this one\n"
+    )
+    assert {path.name: path.read_bytes() for path in folder.iterdir()} == before
+
+
+def test_pages_and_plans_are_written_again(folder: Path, einc: Callable[..., Any]) -> None:
+    (folder / "page.html").touch()
+    for _ in range(2):
+        assert einc("compile", "m.ein", "-m", "host", "-o", "m.bin", "--html", "page.html").code == 0
+        assert einc("machine", "show", "dgx-v100", "--html", "page.html").code == 0
+
+
 def test_a_folder_of_a_model_keeps_its_files(folder: Path, einc: Callable[..., Any]) -> None:
     (folder / "hf").mkdir()
     (folder / "hf" / "config.json").write_text("{}")

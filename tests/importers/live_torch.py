@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import inspect
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -250,6 +251,29 @@ def test_programs_that_are_not_decomposed(tmp_path: Path) -> None:
         lambda x: x + 1), (images,))  # fmt: skip
     with pytest.raises(ModelError, match=r"run_decompositions|views"):
         import_undecomposed(views, (images,), tmp_path)
+
+
+class FixedRows(torch.nn.Module):
+    def __init__(self) -> None:
+        super().__init__()
+        self.p = torch.nn.Parameter(draw(6, 4))
+
+    def forward(self, x: torch.Tensor, y: torch.Tensor) -> torch.Tensor:
+        shifted = x + self.p
+        return shifted.sum() if y.shape[0] == 5 else y
+
+
+def test_dimensions_that_torch_makes_constant_are_named_with_the_line() -> None:
+    auto = torch.export.Dim.AUTO
+    with pytest.warns(ModelWarning) as caught:
+        model = from_torch(FixedRows(), (draw(3, 6, 4), draw(5, 2)), dynamic_shapes=({0: auto, 1: auto}, {0: auto}))
+    _, line = inspect.getsourcelines(FixedRows.forward)
+    words = [str(warning.message) for warning in caught]
+    assert [text.partition(" that ")[0] for text in words] == [
+        f"dimension 1 of x was to be dynamic, and is always 6: torch.export found in {__file__}:{line + 1}",
+        f"dimension 0 of y was to be dynamic, and is always 5: torch.export found in {__file__}:{line + 2}",
+    ]
+    assert model.dims == {"x_dim0": None}
 
 
 def test_dynamic_dimensions() -> None:

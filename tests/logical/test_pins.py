@@ -102,6 +102,13 @@ def test_larger_offers_have_what_smaller_ones_have(text):
         assert all(cut in many for cut in few)
 
 
+def test_two_pins_with_one_pattern_and_other_cuts_contradict():
+    pins = [*parse_pin_file("layer.*=n/4\n", "p.txt"), parse_pin("layer.*=n/2")]
+    with pytest.raises(UsageError, match=r"pin 'layer.\*=n/2' contradicts 'layer.\*=n/4' in p.txt:1(.|\n)*leave one"):
+        optimize(read(), 4, pins=pins)
+    assert cuts(optimize(read(), 4, pins=pins[:1] * 2)) == cuts(optimize(read(), 4, pins=pins[:1]))
+
+
 def test_a_later_pin_replaces_an_earlier_one():
     chosen = cuts(optimize(read(), 4, pins=pin_all("layer.*=n/4", "layer.1.*=n/2", "layer.1.down=f/3")))
     assert chosen["layer.0.up"] == chosen["layer.0.down"] == {"n": 4}

@@ -5,7 +5,8 @@ import stat
 
 import pytest
 
-from einc_runtime.disk import write_file
+from einc_runtime.disk import make_directory, write_file
+from einc_runtime.errors import WriteFault
 
 
 def test_a_file_is_replaced_and_keeps_its_permissions(tmp_path):
@@ -29,8 +30,9 @@ def test_what_fails_leaves_the_older_file_and_no_other(tmp_path, error):
         assert len(os.listdir(tmp_path)) == 2
         raise error
 
-    with pytest.raises(type(error)):
+    with pytest.raises(WriteFault if isinstance(error, OSError) else type(error)) as caught:
         write_file(target, fail)
+    assert not isinstance(error, OSError) or caught.value.where == str(target)
     assert target.read_bytes() == b"older"
     assert os.listdir(tmp_path) == ["plan.bin"]
 
@@ -42,5 +44,14 @@ def test_a_link_stays_one_and_a_device_is_written_directly(tmp_path):
     assert (tmp_path / "link").is_symlink()
     assert (tmp_path / "there").read_bytes() == b"newer"
     write_file("/dev/null", lambda stream: stream.write(b"gone"))
-    with pytest.raises(FileNotFoundError):
-        write_file(tmp_path / "no" / "plan.bin", lambda stream: stream.write(b"x"))
+
+
+def test_a_place_that_is_not_there_has_the_name_that_was_given(tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    for path, reason in (("no/plan.bin", "no such directory"), (".", "it is a directory")):
+        with pytest.raises(WriteFault, match=reason) as caught:
+            write_file(path, lambda stream: stream.write(b"x"))
+        assert (caught.value.where, bool(caught.value.hint)) == (path, True)
+    (tmp_path / "file").touch()
+    with pytest.raises(WriteFault, match="cannot make the directory"):
+        make_directory("file/folder")

@@ -107,11 +107,34 @@ def test_a_block_of_a_transformer(sites):
     assert set(map(tuple, cuts(graph, problem, built["single"]).values())) == {()}
 
 
+HIDDEN = """model hidden
+dim a = 7
+dim b = 9
+dim d = 8
+input x : f32[a, b, d]
+weight w : f32[d, d]
+h = matmul(relu(x), w)
+g = reshape(h, rows=b, cols=a, d=d)
+k = matmul(relu(g), w)
+f = reshape(k, cols=a, dd=d, rows=b)
+y = softmax(exp(f), "rows")
+output y
+"""
+
+
+def test_the_reshape_that_hides_a_batch_is_named():
+    _, built = build_all(read(HIDDEN), 2, ("data",))
+    assert built["data"].reason == (
+        "no dimension runs from an input to the outputs with independent positions; "
+        "one ends at the reshape 'g' (model.ein:8), which cannot be cut along it"
+    )
+
+
 def test_a_single_sequence_is_no_batch():
     graph = read(BLOCK, "tiny", [("seq_lens", "[64]")])
     problem, built = build_all(graph, 3)
     assert built["data"].chosen is None
-    assert "independent" in built["data"].reason
+    assert built["data"].reason.endswith("with independent positions")
     along, heads = (cuts(graph, problem, built[name]) for name in ("sequence", "sequence-heads"))
     assert along["q"] == along["o"] == along["f"] == {"tokens": 3}
     assert along["a"] == {"queries": 3}

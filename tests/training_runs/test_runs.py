@@ -17,6 +17,7 @@ from einc.cli.main import main
 from einc.training_runs.batches import choose_samples, open_batches
 from einc.training_runs.checkpoints import RunProgress
 from einc.training_runs.initial import make_weights
+from einc.training_runs.losses import list_ticks
 from einc.training_runs.settings import RunSettings, find_rate
 from einc_runtime.errors import ArrayFault
 from einc_runtime.execution.session import Session
@@ -57,6 +58,18 @@ def test_a_run_learns_and_shows_its_losses(folder: Path, capfd: pytest.CaptureFi
     assert [row[0] for row in rows if row[3]] == ["step", *map(str, range(4, 41, 4))]
     assert float(rows[-1][3]) == pytest.approx(document["held_out_loss"])
     assert (folder / "l.html").read_text().count("<polyline") == 2
+
+
+@pytest.mark.parametrize(
+    ("low", "high", "ticks"),
+    [
+        (1, 40, [5, 10, 15, 20, 25, 30, 35, 40]), (1, 1, [1]), (1, 3, [1, 1.5, 2, 2.5, 3]),
+        (0.0312, 0.0587, [0.035, 0.04, 0.045, 0.05, 0.055]),
+        (-3.2, 9.1, [-2, 0, 2, 4, 6, 8]), (1, 120_000, [20_000, 40_000, 60_000, 80_000, 100_000, 120_000]),
+    ],
+)  # fmt: skip
+def test_labels_of_axes_are_round(low: float, high: float, ticks: list[float]) -> None:
+    assert list_ticks(low, high) == pytest.approx(ticks)
 
 
 @pytest.mark.parametrize("interrupted", [(5,), (1, 2, 20)])

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from einc.cli.files import read_model_text
+from einc.cli.files import read_model_text, require_page
 from einc.cli.model_folders import CONFIGURATION, PublishedModel, find_model_folder, read_published_model
 from einc.cli.options import (
     BIT_FORMS,
@@ -175,6 +175,7 @@ def advise_command(
     question = AdviseArguments(**arguments)
     targets = [path for path in (csv_file, html) if path is not None]
     output.require_outputs(targets, [question.model])
+    require_page(html)
     offers = _read_offers(question)
     chosen: Objective = objective or ("cost" if question.prices else "throughput")  # type: ignore[assignment]
     if price_at_most is not None and not question.prices:

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from einc.cli.files import read_model_text
+from einc.cli.files import read_model_text, require_page, require_plan
 from einc.cli.options import (
     compile_options,
     complete_machines,
@@ -174,6 +174,8 @@ def compile_command(model: str, **chosen: Any) -> None:
     if targets:
         read = [model, options.machine, *(compared.machine for compared in machine_options), *chosen["proposers"]]
         output.require_outputs(targets, [*read, *(file for _, file in chosen["exchanges"])])
+        require_page(arguments.html)
+        require_plan(target)
 
     from einc.compiler import compile_model
 
@@ -284,14 +286,14 @@ def compare_costs(
     from einc.compiler import Compiled
     from einc.report.machine_costs import add_ratios, describe_costs, describe_failure
 
-    rows = [describe_costs(compiled.folded_bundle)]
+    rows = [describe_costs(compiled.folded_bundle, compiled.target.named)]
     for options in machine_options:
         name = str(options.machine)
         on_machine = Compiled(compiled.source, options, lambda stage, name=name: phase(f"{name}: {stage}"))  # type: ignore[misc]
         target = on_machine.target
         try:
             with keep_best_on_interrupt(on_machine.budget):
-                rows.append(describe_costs(on_machine.folded_bundle))
+                rows.append(describe_costs(on_machine.folded_bundle, target.named))
         except (CapacityError, MachineError, UsageError) as error:  # it does not fit there, or a pin does not
-            rows.append(describe_failure(target.machine.name, len(target.devices), error.message))
+            rows.append(describe_failure(target.machine.name, target.named, len(target.devices), error.message))
     return add_ratios(rows)

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from einc.cli.files import read_bytes
+from einc.cli.files import read_bytes, require_page
 from einc.cli.options import compile_options
 from einc.cli.plans import load_plan
 from einc.errors import UsageError
@@ -69,6 +69,7 @@ def explain_command(source: str, **arguments: Any) -> None:
 
     with show_phases() as phase:
         output.require_outputs(request.targets, [source, request.against, arguments["machine"], request.measured])
+        require_page(request.html)
         measured = None if request.measured is None else read_bytes(request.measured, MAX_TRACE_BYTES)
         folded = load_plan(source, arguments, phase)
         if request.trace is not None:

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from einc.cli.commands.exprog_formats import chunk_option
-from einc.cli.files import read_text
+from einc.cli.files import read_text, require_page
 from einc.cli.options import SECONDS, machine_option
 from einc.cli.programs import (
     EXPROG,
@@ -109,6 +109,7 @@ def simulate_command(
     if targets.count(output.STDOUT) + as_json > 1:
         raise click.UsageError("-o -, --html - and --json all need standard output")
     output.require_outputs(targets, [file, machine])
+    require_page(html)
     tree = read_program_tree(file)
     model = load_program_machine(machine, ideal, tree)
     program, errors = resolve_and_check(tree, model, naive)

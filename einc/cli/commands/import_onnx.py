@@ -12,7 +12,7 @@ from einc.errors import Diagnostic, ModelError, UsageError
 from einc_runtime.cli import files, output
 from einc_runtime.cli.base import command, json_option
 from einc_runtime.cli.progress import show_phases
-from einc_runtime.errors import WriteFault
+from einc_runtime.disk import make_directory
 
 if TYPE_CHECKING:
     from einc.importers.onnx.graphs import GraphRequest
@@ -63,10 +63,7 @@ def onnx_command(file: str, target: str | None, dims: Any, values: Any, as_json:
         _check_text(graph.text, file)
         phase("storing the weights")
         weights = [describe_weight(stored, array) for stored, array in graph.weights.items()]
-        try:
-            os.makedirs(folder, exist_ok=True)
-        except OSError as error:
-            raise WriteFault(f"cannot make the folder: {error.strerror or error}", where=folder) from None
+        make_directory(folder)
         output.require_outputs([text_file, weight_file], [file])
         output.write_file(weight_file, lambda stream: write_weights(stream, weights))
         output.write_text(text_file, graph.text)

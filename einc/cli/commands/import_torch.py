@@ -10,7 +10,7 @@ from einc.errors import UsageError
 from einc_runtime.cli import files, output
 from einc_runtime.cli.base import command, json_option
 from einc_runtime.cli.progress import show_phases
-from einc_runtime.errors import WriteFault
+from einc_runtime.disk import make_directory
 
 
 @command(
@@ -50,10 +50,7 @@ def torch_command(path: str, target: str, as_json: bool) -> None:
             name = os.path.splitext(os.path.basename(path))[0]
             converted = convert_archive(archive, name)
             phase("writing the weights")
-            try:
-                os.makedirs(target, exist_ok=True)
-            except OSError as error:
-                raise WriteFault(f"cannot make the folder: {error.strerror or error}", where=target) from None
+            make_directory(target)
             output.require_outputs([text_file, weight_file], [path])
             output.write_file(weight_file, lambda stream: write_weight_file(stream, archive, converted))
             output.write_text(text_file, converted.text)

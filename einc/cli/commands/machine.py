@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from einc.cli.files import read_text
+from einc.cli.files import read_text, require_page
 from einc.cli.options import complete_machines
 from einc.errors import MachineError, ModelError, UsageError
 from einc_runtime.cli import files, output
@@ -90,6 +90,7 @@ def show_command(name: str, html: str | None, as_json: bool) -> None:
     from einc.report.html.page import write_machine_page
 
     output.require_outputs([html], [name])
+    require_page(html)
     machine = load_machine(name)
     output.write_text(html, write_machine_page(machine))
     if as_json:

@@ -6,6 +6,7 @@ from typing import TYPE_CHECKING
 
 import click
 
+from einc.cli.files import require_plan
 from einc.cli.options import SCHEDULE_NAME, SECONDS, keep_best_on_interrupt, machine_option
 from einc.options import SCHEDULES
 from einc_runtime.cli import files, output
@@ -64,6 +65,7 @@ def reshard_command(
         raise click.UsageError("-o - writes the plan to standard output, which --json needs for itself")
     if target is not None:
         output.require_outputs([target], [path for path in (first, second, machine) if path is not None])
+        require_plan(target)
     budget = SearchBudget(time_limit)
     with show_phases() as phase:
         phase("reading the plans")

@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
+from einc.cli.files import require_page
 from einc.training_runs.settings import MAX_TRAINING_STEPS
 from einc_runtime.cli import files, output
 from einc_runtime.cli.base import DEVICE_NUMBERS, command, json_option, ranks_option, shares_option
@@ -159,6 +160,7 @@ def _train(options: TrainOptions, settings: RunSettings, world: World | None) ->
     leads = world is None or world.reports
     reads = [options.plan, *(text.rpartition("=")[2] for text in (*options.data, *options.evaluate))]
     output.require_outputs([path for path in (options.losses, options.page) if path is not None], reads)
+    require_page(options.page)
     with contextlib.ExitStack() as stack:
         with show_phases() as phase:
             phase("reading the plan")

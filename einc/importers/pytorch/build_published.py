@@ -256,7 +256,7 @@ def export(request: Mapping[str, Any]) -> dict[str, Any]:
             shapes = (None, {0: torch.export.Dim.DYNAMIC})
         module = wrap(model, all_logits=request["all_logits"])
     weights = {f"published.{name}" for name in sources}
-    outputs = export_module(module, args, kwargs, shapes, request["path"], without=weights)
+    outputs = export_module(module, args, kwargs, shapes, request["path"], without=weights).results
     return {
         "tokens": tokens,
         "named": architecture is None or tokens not in extents,

@@ -32,13 +32,16 @@ from einc.importers.pytorch.exported import (
     read_plain,
 )
 from einc.importers.pytorch.in_place import SharedElements, is_in_place, name_without_writing, read_operator
-from einc.importers.pytorch.node_names import describe_missing, find_line, find_name
+from einc.importers.pytorch.node_names import find_line, find_name
 from einc.importers.pytorch.stored_weights import ExportedWeights
 from einc.importers.pytorch.symbols import find_symbol, read_extent
 from einc_runtime.text import escape_text
 
 MAX_KNOWN = 2**16
 """Elements of a buffer whose values einc looks at, so that what is computed from it is computed once."""
+_HOW_TO_ADD = (
+    "compute the same by operators that einc has (docs/importing.md), or add this one (docs/adding-a-graph-importer.md)"
+)
 _OF_DATA = "u"
 """What torch calls symbols whose values follow from elements of tensors begins so."""
 _EXTENT_OF_A_PARAM = 8  # what a dynamic dimension is by default, if the file says nothing
@@ -207,7 +210,7 @@ class _Conversion:
                 name, function = read_operator(target), operator.call if operator is not None else None
                 results = self._run(node, lambda call, arguments: call_complex(name, call, function, arguments), inputs)
             elif operator is None:
-                raise self._refuse(node, *describe_missing(node.target))
+                raise self._refuse(node, "einc has no such operator", _HOW_TO_ADD)
             else:
                 results = self._run(node, operator.call, inputs)
         except UnsupportedError as error:

@@ -10,10 +10,12 @@ import sys
 import warnings
 from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from contextlib import contextmanager
+from dataclasses import dataclass
 from typing import Any
 
 from einc.errors import Diagnostic, ModelError
 from einc.importers.pytorch.aten import find_operator
+from einc.importers.pytorch.constant_dims import ConstantDim, list_constant_dims, note_lines
 from einc.importers.pytorch.recurrences import keep_recurrences
 from einc_runtime.errors import MissingFault
 from einc_runtime.installing import suggest_packages
@@ -26,6 +28,15 @@ _EXPERTS_FIELD = "_experts_implementation"
 _EXPERTS_OF_EINC = "einc"
 
 
+@dataclass(frozen=True, slots=True)
+class ExportedNames:
+    """What the tensors of a module's result are called in the record that it returns, "" where they have numbers alone,
+    and which dimensions were to be dynamic and are not."""
+
+    results: tuple[str, ...]
+    constants: tuple[ConstantDim, ...]
+
+
 def export_module(
     module: Any,
     args: Sequence[Any],
@@ -33,9 +44,8 @@ def export_module(
     dynamic_shapes: Any,
     path: str,
     without: Collection[str] = (),
-) -> list[str]:
-    """Exports a module and saves the archive at `path`. Returns what its tensors are called in the record that it
-    returns, "" where they have numbers alone.
+) -> ExportedNames:
+    """Exports a module and saves the archive at `path`.
 
     Operators that einc knows are kept as they are, all others are decomposed as torch decomposes them. Weights
     `without` elements have none in the archive, which is for einc alone then. Raises
@@ -48,11 +58,12 @@ def export_module(
         raise MissingFault("from_torch needs torch", hint=suggest_packages("torch")) from None
     with (
         torch.no_grad(), _evaluating(module), _choose_experts(module), keep_recurrences(module),
-        _flatten_results(module) as names, warnings.catch_warnings(),
+        _flatten_results(module) as names, note_lines() as lines, warnings.catch_warnings(),
     ):  # fmt: skip
         warnings.simplefilter("ignore", FutureWarning)  # torch's, about what torch itself calls
         try:
             exported = export(module, tuple(args), dict(kwargs or {}), dynamic_shapes=dynamic_shapes, strict=False)
+            constants = list_constant_dims(exported, lines)
             decompositions = default_decompositions()
             for operator in list(decompositions):
                 if find_operator(f"torch.ops.{operator}") is not None:
@@ -74,7 +85,7 @@ def export_module(
             problem = f"torch.export cannot export the module: {words.splitlines()[0][:300]}"
             hint = ARGUMENTS_HINT if isinstance(error, TypeError) and "argument" in words else None
             raise ModelError([Diagnostic(problem, hint=hint)]) from error
-    return names
+    return ExportedNames(tuple(names), tuple(constants))
 
 
 @contextmanager

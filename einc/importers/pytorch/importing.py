@@ -15,7 +15,7 @@ from einc.importers.pytorch.archive import Elements, ExportArchive
 from einc.importers.pytorch.convert import ConvertedModule, TextNames, convert_archive
 from einc.importers.pytorch.exporting import JOINED_MODULE, export_module, join_loss
 from einc.importers.weight_files import TEXT_FILE, WEIGHT_FILE, WeightToWrite, describe_weight, write_weights
-from einc_runtime.disk import write_file
+from einc_runtime.disk import make_directory, write_file
 from einc_runtime.text import format_count, format_memory
 
 
@@ -49,8 +49,11 @@ class TorchModel:
         return sum(describe_weight(name, array).bytes for name, array in self.weights.items())
 
     def write(self, folder: str) -> None:
-        """Writes `model.ein` and `model.safetensors` into a folder, which is made where it is missing."""
-        os.makedirs(folder, exist_ok=True)
+        """Writes `model.ein` and `model.safetensors` into a folder, which is made where it is missing.
+
+        Raises WriteFault.
+        """
+        make_directory(folder)
         described = [describe_weight(name, array) for name, array in self.weights.items()]
         write_file(os.path.join(folder, WEIGHT_FILE), lambda stream: write_weights(stream, described))
         write_file(os.path.join(folder, TEXT_FILE), lambda stream: stream.write(self.text.encode()))
@@ -69,11 +72,11 @@ def from_torch(
     """The model of a module of torch, exported for these arguments as by `torch.export.export`.
 
     The module is read as in eval mode, with a ModelWarning where that changes what it computes. Dimensions that are
-    dynamic become dims of the text, called as their `Dim`; outputs have the keys or fields of a record that the module
-    returns, else numbers. With `loss`, the model has
-    one output, `loss`: what that function of torch makes of the module's result and of `targets`, which are further
-    inputs, as in `torch.nn.functional.cross_entropy(result, target)`. Raises MissingFault without torch, and ModelError
-    for what cannot be exported, or computes what einc cannot say.
+    dynamic become dims of the text, called as their `Dim`, with a ModelWarning for those that torch makes constant;
+    outputs have the keys or fields of a record that the module returns, else numbers. With `loss`, the model has one
+    output, `loss`: what that function of torch makes of the module's result and of `targets`, which are further inputs,
+    as in `torch.nn.functional.cross_entropy(result, target)`. Raises MissingFault without torch, and ModelError for
+    what cannot be exported, or computes what einc cannot say.
     """
     _require_elements(module)
     named = module.named_parameters(remove_duplicate=False)  # a weight of several names is stored under one of them
@@ -86,8 +89,10 @@ def from_torch(
         args = (*args, *targets)
     with tempfile.TemporaryDirectory(prefix="einc-") as folder:
         path = os.path.join(folder, "module.pt2")
-        results = export_module(module, args, kwargs, dynamic_shapes, path)
-        names = TextNames(outputs=("loss",) if loss is not None else tuple(results), dims=dims)
+        exported = export_module(module, args, kwargs, dynamic_shapes, path)
+        for constant in exported.constants:
+            warnings.warn(str(constant), ModelWarning, stacklevel=2)
+        names = TextNames(outputs=("loss",) if loss is not None else exported.results, dims=dims)
         with ExportArchive(path, "the module") as archive:
             converted = convert_archive(archive, name, names)
             weights = {stored: archive.read_tensor(stored) for stored in converted.stored}
@@ -122,7 +127,7 @@ def _warn_of_training(module: Any) -> None:
 
 def _trains_otherwise(part: Any) -> bool:
     """Whether a module drops elements at random, or uses the statistics of a batch, where it is trained."""
-    return bool(getattr(part, "p", 0) and "Dropout" in type(part).__name__) or (
+    return ("Dropout" in type(part).__name__ and bool(getattr(part, "p", 0))) or (
         getattr(part, "track_running_stats", False) and hasattr(part, "running_mean")
     )
 

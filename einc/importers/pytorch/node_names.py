@@ -4,9 +4,8 @@ from __future__ import annotations
 
 import re
 
-from einc.importers.pytorch.aten import ATEN
 from einc.importers.pytorch.exported import ExportedNode
-from einc_runtime.text import did_you_mean, escape_text
+from einc_runtime.text import escape_text
 
 _OF_TORCH = re.compile(r"[/\"]torch/(nn|fx|_\w+)/")
 
@@ -24,14 +23,6 @@ def find_line(node: ExportedNode) -> str:
     called_at = escape_text(lines[of_user[-1]].strip().removeprefix("File "), 200)
     source = lines[of_user[-1] + 1].strip() if of_user[-1] + 1 < len(lines) else ""
     return f" (called by {called_at}: {escape_text(source, 100)})"
-
-
-def describe_missing(target: str) -> tuple[str, str]:
-    short = target.removeprefix("torch.ops.")
-    operators = sorted(f"aten.{name}" for name in ATEN)
-    suggestion = did_you_mean(short.rpartition(".")[0], operators)
-    how = "docs/adding-a-graph-importer.md says how to add a function for it to einc/importers/pytorch/aten"
-    return "einc has no such operator", f"{suggestion}; {how}" if suggestion else how
 
 
 def find_name(node: ExportedNode) -> str:

@@ -4,7 +4,6 @@ whole or not at all."""
 from __future__ import annotations
 
 import contextlib
-import errno
 import json
 import os
 import stat
@@ -189,16 +188,22 @@ def require_writable(path: str) -> None:
         return
     if path == "":
         raise UsageFault("an output needs a name", hint="`-` writes to standard output")
-    with _write_errors(path):
-        target = disk.resolve_target(path)
-        if target.is_dir():
-            raise IsADirectoryError(errno.EISDIR, "it is a directory")
-        if target.exists():
-            _refuse_unwritable(target)
-        if not disk.is_written_directly(path):
-            if not target.parent.is_dir():
-                raise FileNotFoundError(errno.ENOENT, "there is no such directory")
-            _refuse_unwritable(target.parent)
+    disk.require_writable(path)
+
+
+def require_kind(path: str | None, start: bytes, kind: str) -> None:
+    """Raise before any work where an output would replace a file of another `kind` than its own, which begins with
+    `start`: somebody's data, named by mistake. An empty file holds none."""
+    if path is None or path == STDOUT or disk.is_written_directly(path):
+        return
+    with contextlib.suppress(OSError, ValueError), open(path, "rb") as file:
+        beginning = file.read(len(start))
+        if beginning and beginning != start:
+            raise UsageFault(
+                f"there is a file that is not {kind}, and would be lost",
+                where=path,
+                hint="name another file, or remove this one",
+            )
 
 
 def write_file(path: str, write: Callable[[BinaryIO], object]) -> None:
@@ -212,9 +217,7 @@ def write_file(path: str, write: Callable[[BinaryIO], object]) -> None:
             write(results().buffer)
             results().buffer.flush()
         return
-    require_writable(path)
-    with _write_errors(path):
-        disk.write_file(path, write)
+    disk.write_file(path, write)
 
 
 def write_bytes(path: str, data: bytes) -> None:
@@ -223,19 +226,3 @@ def write_bytes(path: str, data: bytes) -> None:
 
 def write_text(path: str, text: str) -> None:
     write_bytes(path, text.encode("utf-8", "surrogateescape"))
-
-
-def _refuse_unwritable(path: Path) -> None:
-    if not os.access(path, os.W_OK):
-        raise PermissionError(errno.EACCES, "it is read-only")
-
-
-@contextlib.contextmanager
-def _write_errors(path: str) -> Iterator[None]:
-    try:
-        yield
-    except BrokenPipeError as error:
-        raise WriteFault(f"cannot write: {error.strerror}", where=path) from None
-    except (OSError, ValueError) as error:
-        reason = error.strerror if isinstance(error, OSError) and error.strerror else str(error)
-        raise WriteFault(f"cannot write: {reason}", where=path) from None
