@@ -29,8 +29,8 @@ def describe_step(bundle: Bundle, operations: Sequence[Mapping[str, Any]]) -> di
     plan that says a layer once. `critical_ms` is None where `operations`, those of `einc explain`, have no times. None
     for a plan that is no training step.
     """
-    if not find_updates(bundle.operations):
-        return None
+    if not any(is_weight(bundle.tensors[state]) for state in find_updates(bundle.operations).values()):
+        return None  # steps of decoding write over caches alone
     parts = _find_parts(bundle)
     time: dict[str, float] | None = dict.fromkeys((FORWARD, BACKWARD, OPTIMIZER), 0.0)
     for row in operations:

@@ -7,6 +7,7 @@ from dataclasses import replace
 import pytest
 
 from einc.compiler import compile_model
+from einc.graph.decode_step import StepRequest
 from einc.logical.optimize import build_choices
 from einc.logical.problem import build_problem
 from einc.options import CompileOptions
@@ -16,6 +17,7 @@ from einc.report.document import explain
 from einc.report.known_steps import describe_parallelism, format_parallelism
 from einc.report.step_parts import format_step
 from einc.search.baselines import build_baselines
+from tests.support.step_cases import STEP_MODELS
 
 TEXT = """model step
 dim n = 48
@@ -80,6 +82,13 @@ def test_memory_and_time_of_a_step_by_what_they_are_for() -> None:
     lines = format_step(document["step"])
     assert lines[0].startswith("memory of the fullest site: weights ")
     assert lines[1].startswith("time of a step: forward ")
+
+
+def test_a_step_of_decoding_is_no_training_step() -> None:
+    options = CompileOptions("host", 1, selector="eindecomp", step=StepRequest("tokens", 1))
+    bundle = compile_model(STEP_MODELS["latent rows"], "m.ein", options).bundle
+    assert any(tensor.kind == "state" for tensor in bundle.tensors)
+    assert explain(bundle, with_alternatives=False)["step"] is None
 
 
 def test_other_plans_have_none() -> None:
