@@ -190,6 +190,9 @@ INVOCATIONS = {
     "attention in decoding": made("attention", attention([1], [8192]),
                                   [array("bf16", 32, 1, 128), array("bf16", 8, 8192, 128), array("bf16", 8, 8192, 128)],
                                   array("bf16", 32, 1, 128), array("f32", 32, 1)),
+    "attention of latent rows": made("attention", attention([1], [8192]),
+                                     [array("bf16", 128, 1, 576), *[array("bf16", 1, 8192, 576)] * 2],
+                                     array("bf16", 128, 1, 576), array("f32", 128, 1)),
     "attention of keys of 8 bits": made(
         "attention", attention([1], [8192]),
         [array("bf16", 32, 1, 128), array("f8e4m3", 8, 8192, 128), array("f8e4m3", 8, 8192, 128)],

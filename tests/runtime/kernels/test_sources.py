@@ -220,6 +220,7 @@ CASES = {
     "attention to all": attending(attention([9], [50], causal=False), 2, 1, d=20, dv=12),
     "attention in decoding": attending(attention([1, 1], [700, 1500]), 4, 1, d=16, dv=16),
     "attention of 16 bits": attending(attention([9], [70]), 2, 2, d=16, dv=16, dtype="f2"),
+    "attention of latent rows": attending(attention([3], [40]), 3, 1, d=520, dv=515),
     "attention of f64": attending(attention([9], [20], scale=-0.3), 2, 2, dtype="f8"),
     "attention with extras": attending(
         attention([11], [11], extras=["mask", "positions"]), 2, 2, extras=[MASK, np.arange(11)]),

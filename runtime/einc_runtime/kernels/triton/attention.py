@@ -14,7 +14,7 @@ have one size, and one program goes through all keys. A block that a row does no
 from __future__ import annotations
 
 import math
-from dataclasses import dataclass, replace
+from dataclasses import replace
 
 import numpy as np
 
@@ -23,6 +23,7 @@ from einc_runtime.kernels.base import Invocation, dtype_name
 from einc_runtime.kernels.calls.attention import HIGHEST_POSITION, LOWEST_POSITION, AttentionCall
 from einc_runtime.kernels.calls.joint_aggregation import JointAggregationCall
 from einc_runtime.kernels.gpu import F8_ARCHITECTURES
+from einc_runtime.kernels.triton.attention_tiles import AttentionTile, divide_columns, name_parts
 from einc_runtime.kernels.triton.joint_aggregation import build_logsumexp
 from einc_runtime.kernels.triton.launches import Argument, KernelLaunch, LaunchSequence, Table, WorkspaceAllocator
 from einc_runtime.kernels.triton.ordered_sums import write_tree
@@ -34,7 +35,6 @@ from einc_runtime.kernels.triton.source import (
     assemble,
     index_cast,
     mask_arguments,
-    power_of_two,
 )
 from einc_runtime.kernels.triton.tiles import MULTIPROCESSORS
 
@@ -48,33 +48,7 @@ MIN_SHARE = 512
 MAX_SHARES = 16
 """The greatest number of shares; the kernel that combines them has as many operands."""
 
-SMALL_MEMORY = frozenset({"sm_86", "sm_89", "sm_120", "sm_121", "gfx90a", "gfx942"})
-"""Architectures with at most 99 KiB of shared memory for a program: tiles are smaller, with fewer pipeline stages."""
-
-
 _NARROW_TYPES = {"f8e4m3": "tl.float8e4nv", "f8e5m2": "tl.float8e5"}
-
-
-@dataclass(frozen=True, slots=True)
-class AttentionTile:
-    """The size of a program's work: rows and keys in a tile, warps, and stages of the pipeline of loads."""
-
-    rows: int
-    keys: int
-    warps: int
-    stages: int
-
-    @staticmethod
-    def choose(kind: str, head: int, rows: int, architecture: str) -> AttentionTile:
-        """By type, width of heads and number of rows. 16-bit types use tensor cores, which need large tiles."""
-        stages = 2 if architecture in SMALL_MEMORY else 3
-        if kind in ("f16", "bf16"):
-            large = 128 if head <= 128 and stages == 3 else 64 if head <= 256 else 32
-            keys = 64 if head <= 128 else 32
-            row_count = min(large, max(16, power_of_two(rows)))
-            return AttentionTile(row_count, keys, 8 if row_count * head >= 128 * 128 else 4, stages)
-        small = 32 if kind == "f32" and head <= 128 else 16
-        return AttentionTile(min(2 * small, max(16, power_of_two(rows))), small, 4, 2)
 
 
 def build_ordered_attention(invocation: Invocation[Array], architecture: str) -> LaunchSequence:
@@ -85,7 +59,7 @@ def build_ordered_attention(invocation: Invocation[Array], architecture: str) ->
 def build_attention(invocation: Invocation[Array], architecture: str, ordered: bool = False) -> LaunchSequence:
     """softmax(scale * q k^T) v, over the keys that each query sees; 0, with an lse of -inf, where it sees none."""
     call = AttentionCall.parse(invocation)
-    head = power_of_two(max(16, call.q.shape[2], call.v.shape[2]))
+    head = max(sum(span for _, span in divide_columns(view.shape[2])) for view in (call.q, call.v))
     group = call.q.shape[0] // call.k.shape[0]
     heads = min(group, 64)
     longest = max((rows.queries.stop - rows.queries.start for rows in call.sequences()), default=1)
@@ -171,9 +145,7 @@ class _AttentionSource:
         casts = (index_cast([self.items[name]], view.shape) for name, view in views.items())
         self.cast = next(filter(None, casts), "")
         width, depth = s.q.shape[2], s.v.shape[2]
-        self.q_span, self.v_span = power_of_two(max(16, width)), power_of_two(max(16, depth))
-        self.q_in = f"({{}} < {width})" if width % self.q_span else ""
-        self.v_in = f"(f[None, :] < {depth})" if depth % self.v_span else ""
+        self.q_parts, self.v_parts = list(name_parts("e", width)), list(name_parts("f", depth))
         self.factor = s.scale * math.log2(math.e) if not s.softcap else s.scale / s.softcap
         self.tanh = "tanh64" if self.kind == "f64" else "tanh"
         # A positive factor can be applied after the maximum: scaling and subtracting are then one instruction.
@@ -225,8 +197,7 @@ class _AttentionSource:
             f"inside = (query < count) & (query < {max(1, self.shape.rows // heads)}) & (member < {self.group})",
             "query = first + tl.minimum(query, count - 1)",
             f"own = {self._head_of_keys} * {self.group} + tl.minimum(member, {self.group - 1})",
-            f"e = tl.arange(0, {self.q_span}){self.cast}",
-            f"f = tl.arange(0, {self.v_span}){self.cast}",
+            *(f"{part.columns} = {part.arange}{self.cast}" for part in (*self.q_parts, *self.v_parts)),
         ]
 
     def _write_limits(self) -> list[str]:
@@ -267,17 +238,23 @@ class _AttentionSource:
     def _write_start(self) -> list[str]:
         """Lines that load the queries, and initialize maxima, totals and sums."""
         s = self.s
-        terms = zip(("own[:, None]", "query[:, None]", "e[None, :]"), self._strides("q"), strict=True)
-        where = mask_arguments("inside[:, None]", self.q_in.format("e[None, :]"), fallback="0")
+        loads = []
+        for part in self.q_parts:
+            row = f"{part.columns}[None, :]"
+            terms = zip(("own[:, None]", "query[:, None]", row), self._strides("q"), strict=True)
+            where = mask_arguments("inside[:, None]", part.inside(row), fallback="0")
+            loads += [f"at = {_tile_address('q', *terms)}", f"queries{part.number} = tl.load(at{where})"]
         return [
             *([] if s.blocks is None else [f"table = blocks + tl.load(row + 6) * {self.items['blocks'].strides[0]}"]),
             f"k_base = k + {self._head_of_keys} * {self._strides('k')[0]}",
             f"v_base = v + {self._head_of_keys} * {self._strides('v')[0]}",
-            f"at = {_tile_address('q', *terms)}",
-            f"queries = tl.load(at{where})",
+            *loads,
             f'most = tl.full([{self.shape.rows}], float("-inf"), {self.number})',
             f"total = tl.zeros([{self.shape.rows}{f', {self.shape.keys}' if self.ordered else ''}], {self.number})",
-            f"sums = tl.zeros([{self.shape.rows}, {self.v_span}], {self.number})",
+            *(
+                f"sums{part.number} = tl.zeros([{self.shape.rows}, {part.span}], {self.number})"
+                for part in self.v_parts
+            ),
         ]
 
     def _write_loops(self) -> list[str]:
@@ -305,17 +282,29 @@ class _AttentionSource:
         k_there = f"{self._known}[None, :]" if hiding else ""
         v_there = ("let[:, None]" if s.mask is not None else f"{self._known}[:, None]") if hiding else ""
         n = "n" if s.blocks is None else "lies"
-        k_at = _tile_address("k_base", ("e[:, None]", self._strides("k")[2]), (f"{n}[None, :]", self._strides("k")[1]))
-        v_at = _tile_address("v_base", (f"{n}[:, None]", self._strides("v")[1]), ("f[None, :]", self._strides("v")[2]))
-        k_mask = mask_arguments(k_there, self.q_in.format("e[:, None]"), fallback="0")
-        v_mask = mask_arguments(v_there, self.v_in, fallback="0")
+        loads, adding, product = [], [], ""
+        for part in self.q_parts:
+            column = f"{part.columns}[:, None]"
+            at = _tile_address("k_base", (column, self._strides("k")[2]), (f"{n}[None, :]", self._strides("k")[1]))
+            mask = mask_arguments(k_there, part.inside(column), fallback="0")
+            loads.append(f"keys{part.number} = {self._widen(f'tl.load({at}{mask})')}")
+            product = f"tl.dot(queries{part.number}, keys{part.number}{product and f', {product}'}{precision})"
+        for part in self.v_parts:
+            row, number = f"{part.columns}[None, :]", part.number
+            at = _tile_address("v_base", (f"{n}[:, None]", self._strides("v")[1]), (row, self._strides("v")[2]))
+            mask = mask_arguments(v_there, part.inside(row), fallback="0")
+            adding += [
+                f"values{number} = {self._widen(f'tl.load({at}{mask})')}",
+                f"sums{number} = sums{number} * fade[:, None]",
+                f"sums{number} = tl.dot(weights.to({LANGUAGE[kind]}), values{number}, sums{number}{precision})",
+            ]
         careful = hiding or self.ordered  # with infinite scores, it would matter which loop a block is in
         base = "base" if careful else "new"
         return [
             f"n = begin + tl.arange(0, {self.shape.keys}){self.cast}",
             *self._write_places(hiding),
-            f"keys = {self._widen(f'tl.load({k_at}{k_mask})')}",
-            f"scores = tl.dot(queries, keys{precision}){'' if times else f' * {self.factor!r}'}",
+            *loads,
+            f"scores = {product}{'' if times else f' * {self.factor!r}'}",
             *([f"scores = {self.tanh}(scores) * {s.softcap * math.log2(math.e)!r}"] if s.softcap else []),
             *(self._write_hiding() if hiding else []),
             f"new = tl.maximum(most, tl.max(scores, 1){times})",
@@ -323,9 +312,7 @@ class _AttentionSource:
             f"weights = tl.exp2(scores{times} - {base}[:, None])",
             f"fade = tl.exp2(most - {base})",
             "total = total * fade[:, None] + weights" if self.ordered else "total = total * fade + tl.sum(weights, 1)",
-            f"values = {self._widen(f'tl.load({v_at}{v_mask})')}",
-            "sums = sums * fade[:, None]",
-            f"sums = tl.dot(weights.to({LANGUAGE[kind]}), values, sums{precision})",
+            *adding,
             "most = new",
         ]
 
@@ -369,14 +356,20 @@ class _AttentionSource:
         """Lines that write results and their lse; 0 and -inf where no key was seen."""
         kinds = {name: LANGUAGE[self.items[name].dtype] for name in ("o", "lse")}
         share = {name: [("share", self.items[name].strides[0])] if self.shares > 1 else [] for name in kinds}
-        o_terms = zip(("own[:, None]", "query[:, None]", "f[None, :]"), self._strides("o"), strict=True)
         lse_terms = zip(("own", "query"), self._strides("lse"), strict=True)
-        ordered = ["total = add_in_order(total)", "sums = sums + 0.0"]  # a hidden block may have changed -0 to 0
+        stores = []
+        for part in self.v_parts:
+            sums, row = f"sums{part.number}", f"{part.columns}[None, :]"
+            terms = zip(("own[:, None]", "query[:, None]", row), self._strides("o"), strict=True)
+            stores += [
+                *([f"{sums} = {sums} + 0.0"] if self.ordered else []),  # a hidden block may have changed -0 to 0
+                f"{sums} = tl.where((total == 0)[:, None], 0.0, {sums} / tl.where(total == 0, 1.0, total)[:, None])",
+                f"at = {_tile_address('o', *share['o'], *terms)}",
+                f"tl.store(at, {sums}.to({kinds['o']}){mask_arguments('inside[:, None]', part.inside(row))})",
+            ]
         return [
-            *(ordered if self.ordered else []),
-            "sums = tl.where((total == 0)[:, None], 0.0, sums / tl.where(total == 0, 1.0, total)[:, None])",
-            f"at = {_tile_address('o', *share['o'], *o_terms)}",
-            f"tl.store(at, sums.to({kinds['o']}){mask_arguments('inside[:, None]', self.v_in)})",
+            *(["total = add_in_order(total)"] if self.ordered else []),
+            *stores,
             f"at = {_tile_address('lse', *share['lse'], *lse_terms)}",
             f"tl.store(at, ((most + tl.log2(total)) * {math.log(2)!r}).to({kinds['lse']}), mask=inside)",
         ]
