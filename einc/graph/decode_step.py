@@ -14,6 +14,7 @@ from dataclasses import dataclass
 
 from einc.core.tensor import DType, TensorDesc
 from einc.errors import MAX_FINDINGS, Diagnostic, ModelError, OperatorError, UsageError
+from einc.graph.absorbed_products import absorb_products
 from einc.graph.builder import GraphBuilder
 from einc.graph.graph import Graph, GraphTensor, Node, TensorKind, verify_graph
 from einc.ops import registry
@@ -74,7 +75,7 @@ def derive_step(graph: Graph, request: StepRequest) -> DecodeStep:
     their numbers count from the first new token. Raises ModelError with every operator that needs later tokens, and
     UsageError for a request that does not fit the model.
     """
-    tokens = _find_tokens(graph, request)
+    tokens, graph = _find_tokens(graph, request), absorb_products(graph)
     derivation = _Derivation(graph, tokens)
     findings = [finding for node in graph.nodes if (finding := derivation.add(node)) is not None]
     findings += derivation.find_loose_pairs(graph.outputs)

@@ -250,10 +250,10 @@ def _concatenate(name: str, arguments: Sequence[Argument], attributes: Attribute
                 f"'{first.dims[axis]}'",
                 argument=position,
             )
-    return _join_along(parts, axis, into)
+    return join_along(parts, axis, into)
 
 
-def _join_along(parts: Sequence[TensorDesc], axis: int, into: str) -> Operator:
+def join_along(parts: Sequence[TensorDesc], axis: int, into: str) -> Operator:
     """Tensors of equal extents in all dimensions but `axis`, one after the other along it. It is called `into` then.
 
     Raises OperatorError where they are more than an index program can read.

@@ -66,7 +66,8 @@ def test_the_longest_sequence_is_planned_as_in_the_paper() -> None:
 
 @pytest.mark.sampled(3)
 @pytest.mark.parametrize(
-    ("name", "sites"), [("llama_block", 5), ("llama", 3), ("llama_decode", 7), ("bert", 5), ("moe", 6), ("convnet", 3)]
+    ("name", "sites"),
+    [("llama_block", 5), ("llama", 3), ("llama_decode", 7), ("bert", 5), ("moe", 6), ("convnet", 3), ("mla_block", 3)],
 )
 def test_cut_models_compute_what_uncut_ones_do(name: str, sites: int) -> None:
     random = np.random.default_rng(sites)

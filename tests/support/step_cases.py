@@ -55,6 +55,34 @@ both = concat(local, all, over="d", into="e")
 o = reshape(transpose(both, "tokens", "heads", "e"), tokens=tokens, n=heads * 2 * d)
 output o
 """,
+    "latent rows": """
+model latent
+dim tokens = 11
+dim width = 9
+dim heads = 4
+dim d = 6
+dim turned = 4
+dim low = 3
+dim both = 11
+input x : f32[tokens, width]
+weight w_q : f32[heads, 10, width]
+weight w_kv : f32[heads, both, low]
+weight w_low : f32[low, width]
+weight w_turned : f32[turned, width]
+weight w_o : f32[width, heads, 5]
+q[heads, tokens, e = 10] = x[tokens, width] * w_q[heads, e, width]
+queries = concat(slice(q, e=[0, d]), rope(slice(q, e=[d, 10])), over="e")
+c[tokens, low] = x[tokens, width] * w_low[low, width]
+r[tokens, turned] = x[tokens, width] * w_turned[turned, width]
+kr = rope(reshape(r, head=1, tokens=tokens, turned=turned))
+shared[heads: h = heads, tokens: t = tokens, both: e = turned] = kr[0, t, e]
+kv[heads, tokens, both] = c[tokens, low] * w_kv[heads, both, low]
+keys = concat(slice(kv, both=[0, d]), shared, over="both", into="e")
+a = attention(queries, keys, slice(kv, both=[d, both]), causal=true, window=8)
+o[tokens, width] = a[heads, tokens, z] * w_o[width, heads, z]
+y = x + o
+output y
+""",
     "convolutions": """
 model mamba
 dim tokens = 11
