@@ -9,7 +9,7 @@ import ml_dtypes
 import numpy as np
 import pytest
 
-from einc_runtime.dtypes import Array
+from einc_runtime.dtypes import Array, storage_dtype
 from einc_runtime.kernels.base import Invocation
 from tests.support.kernel_runs import run_compiled
 
@@ -56,6 +56,8 @@ CASES = [
     (4, 32, False, 1, 37, 96, "bf16"), (4, 32, False, 9, 6, 416, "bf16"), (4, 64, False, 16, 5, 320, "bf16"),
     (4, 0, True, 7, 21, 1030, "f32"), (8, 0, False, 13, 53, 1037, "bf16"), (8, 128, True, 16, 9, 1152, "f16"),
     (4, 32, True, 8, 50, 544, "f32"),
+    (4, 128, True, 4, 33, 128, "bf16"), (4, 64, False, 5, 18, 1600, "f16"), (4, 0, True, 8, 17, 4104, "f32"),
+    (4, 32, False, 2, 35, 2080, "bf16"), (4, 32, False, 7, 16, 768, "bf16"),
     (4, 256, False, 3, 7, 768, "bf16"), (4, 32, False, 4, 3, 128, "bf16"), (4, 96, False, 2, 3, 288, "bf16"),
 ]  # fmt: skip
 
@@ -161,3 +163,24 @@ def test_products_with_floats_of_8_bits(
     wide = values.astype("f8") * spread.astype("f8")
     expected = 0.5 * x.astype("f8") @ wide.T
     assert np.abs(out.astype("f8") - expected).max() <= TOLERANCE[kind] * np.abs(expected).max()
+
+
+@pytest.mark.parametrize(("form", "group", "scales_kind"), [("mxfp4", 32, "f8e8m0"), ("nvfp4", 16, "f8e4m3")])
+@pytest.mark.parametrize(("rows", "columns", "depth"), [(1, 37, 288), (3, 16, 64), (8, 19, 2144), (9, 5, 96)])
+def test_products_with_floats_of_4_bits(
+    form: str, group: int, scales_kind: str, rows: int, columns: int, depth: int
+) -> None:
+    """Those of OCP's microscaling, whose values are listed here, and of NVIDIA, which have a factor, too."""
+    numbers = [0, 0.5, 1, 1.5, 2, 3, 4, 6]
+    rng = np.random.default_rng(rows)
+    codes = rng.integers(0, 16, (columns, depth)).astype(np.uint8)
+    values = (codes[:, 0::2] | codes[:, 1::2] << 4).view(storage_dtype("f4x2"))
+    scales = (2.0 ** rng.integers(-3, 4, (columns, depth // group))).astype(storage_dtype(scales_kind))
+    factor = [np.array(0.37, "f4")] if form == "nvfp4" else []
+    wide = np.array([*numbers, *(-number for number in numbers)])[codes]
+    wide *= np.repeat(scales.astype("f8"), group, axis=1) * (float(factor[0]) if factor else 1)
+    x, out = rng.standard_normal((rows, depth)).astype(TYPES["bf16"]), np.empty((rows, columns), TYPES["bf16"])
+    attributes = {"equation": "t k, n k -> t n", "group": group}
+    run_compiled(Invocation("quantized_contract", attributes, [x, values, scales, *factor], [out]))
+    expected = x.astype("f8") @ wide.T
+    assert np.abs(out.astype("f8") - expected).max() <= TOLERANCE["bf16"] * np.abs(expected).max()

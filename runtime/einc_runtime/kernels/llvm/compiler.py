@@ -139,6 +139,12 @@ def multiplies_bf16() -> bool:
     return _engine().processor.multiplies_bf16
 
 
+def looks_up_bytes() -> bool:
+    """Whether the processor looks up 32 bytes in a table of 16 at once, and nothing wider does better."""
+    features = _engine().processor.features
+    return "avx2" in features and "avx512f" not in features
+
+
 def multiplies_tiles() -> bool:
     """Whether the processor multiplies tiles of bf16."""
     return _engine().processor.multiplies_tiles

@@ -20,7 +20,15 @@ from einc_runtime.kernels.llvm.arguments import QuantizedArguments
 from einc_runtime.kernels.llvm.contract import build_contract, prepare_copy
 from einc_runtime.kernels.llvm.few_rows import MAX_ROWS, MIN_ROWS_PANEL_NARROW
 from einc_runtime.kernels.llvm.gemm import count_packed
-from einc_runtime.kernels.llvm.quantized_code import BLOCK, PAIRS_BLOCK, WeightForm, emit_product, emit_widening
+from einc_runtime.kernels.llvm.quantized_code import (
+    BLOCK,
+    MAX_TENSOR_ROWS,
+    PAIRS_BLOCK,
+    TABLES_BLOCK,
+    WeightForm,
+    emit_product,
+    emit_widening,
+)
 from einc_runtime.kernels.matrices import are_mergeable, view_as_matrices
 from einc_runtime.kernels.numpy import quantized as in_numpy
 from einc_runtime.kernels.numpy.pieces import Resolved, make_runner
@@ -113,12 +121,9 @@ def _build_direct_product(call: QuantizedContractCall) -> Kernel | None:
     batch, rows, columns, summed = call.groups
     kept = (*batch, *columns)
     weight_arrays = [NamedArray(call.labels[: array.ndim], array) for array in _list_arrays(call.weight)]
-    packed = (
-        weight_arrays[0].array.strides[-1] == weight_arrays[0].array.itemsize or weight_arrays[0].array.shape[-1] == 1
-    )
     if (
         form is None
-        or not packed
+        or not _is_dense(weight_arrays[0].array)
         or call.labels[: len(kept)] != kept
         or dtype_name(result.array) not in compiler.COMPILED_FLOATS
     ):
@@ -135,9 +140,11 @@ def _build_direct_product(call: QuantizedContractCall) -> Kernel | None:
     ]
     count, depth = call.count(rows), call.count(summed)
     pairs = _multiplies_pairs(form, scales)
-    block, narrow = (PAIRS_BLOCK, source.dtype) if pairs else (BLOCK, np.dtype(np.float32))
+    tables = _uses_tables(form, values, scales, count)
+    block = PAIRS_BLOCK if pairs else TABLES_BLOCK if tables else BLOCK
+    narrow = source.dtype if pairs else np.dtype(np.float32)
     direct = are_mergeable(result, rows) and are_mergeable(result, columns)
-    panel = _find_panel(form, result if direct else None, call.groups, count)
+    panel = None if tables else _find_panel(form, result if direct else None, call.groups, count)
     measuring = ScratchAllocator()
     laid = measuring.take(
         (count, -(-depth // block) * block) if panel is None else (1, count_packed(panel.width, count, depth)), narrow
@@ -145,7 +152,7 @@ def _build_direct_product(call: QuantizedContractCall) -> Kernel | None:
     aligned = call.tensor.align((*batch, *rows, *summed))
     straight = NamedArray((*batch, *rows, *summed), aligned)
     dense = are_mergeable(straight, rows) and are_mergeable(straight, summed)
-    dense = dense and (aligned.shape[-1] == 1 or aligned.strides[-1] == aligned.itemsize)
+    dense = dense and _is_dense(aligned)
     copied = None if dense else measuring.take(aligned.shape, narrow)
     if copied is not None:
         form = form._replace(widened=dtype_name(source) if pairs else "f32")
@@ -156,6 +163,7 @@ def _build_direct_product(call: QuantizedContractCall) -> Kernel | None:
     factor = struct.unpack("<i", struct.pack("<f", call.scale))[0]
     code = (
         _begin_pairs(form, count, kind, factor) if pairs
+        else _begin_tables(form, count, kind, factor, depth) if tables
         else emit_product(form, count, kind, factor) if panel is None
         else _begin_panel(form, panel._replace(result=kind), factor)
     )  # fmt: skip
@@ -201,8 +209,18 @@ def _multiplies_pairs(form: WeightForm, scales: Array) -> bool:
     """Whether the processor multiplies pairs of bf16, and the tensor and the weight are such that it can."""
     kinds = form.packing == 2 and not form.zeros and form.kind == form.widened == "bf16"
     grouped = form.group in (BLOCK, 2 * BLOCK) or (form.group > 0 and form.group % PAIRS_BLOCK == 0)
-    dense = scales.shape[-1] == 1 or scales.strides[-1] == scales.itemsize
-    return kinds and grouped and dense and compiler.multiplies_bf16()
+    return kinds and grouped and _is_dense(scales) and compiler.multiplies_bf16()
+
+
+def _uses_tables(form: WeightForm, values: Array, scales: Array, count: int) -> bool:
+    """Whether a few rows are multiplied by values of 4 bits that are looked up in tables of bytes."""
+    suits = form.packing == 2 and values.shape[-1] % 4 == 0 and (not form.group or _is_dense(scales))
+    return suits and count <= MAX_TENSOR_ROWS and compiler.looks_up_bytes()
+
+
+def _is_dense(array: Array) -> bool:
+    """Whether neighbours along the last axis are side by side."""
+    return array.shape[-1] == 1 or array.strides[-1] == array.itemsize
 
 
 def _find_panel(form: WeightForm, result: NamedArray | None, groups: tuple[Names, ...], count: int) -> PanelForm | None:
@@ -222,6 +240,12 @@ def _begin_panel(form: WeightForm, panel: PanelForm, factor: int) -> Future[comp
     from einc_runtime.kernels.llvm.quantized_panels_code import WeightPanelForm, emit_panel_product
 
     return emit_panel_product(WeightPanelForm(form, panel, factor))
+
+
+def _begin_tables(form: WeightForm, count: int, kind: str, factor: int, depth: int) -> Future[compiler.Compiled]:
+    from einc_runtime.kernels.llvm.quantized_tables_code import TablesForm, emit_tables_product
+
+    return emit_tables_product(TablesForm(form, count, kind, factor, depth % TABLES_BLOCK == 0))
 
 
 def _begin_pairs(form: WeightForm, count: int, kind: str, factor: int) -> Future[compiler.Compiled]:

@@ -24,6 +24,8 @@ BLOCK = 2 * LANES
 """Elements that are laid out together; groups are multiples of it, or pairs of 4 bits in half of it."""
 PAIRS_BLOCK = 8 * LANES
 """The same where pairs of bf16 are multiplied (`quantized_pairs_code.py`); groups are 32, 64, or multiples of it."""
+TABLES_BLOCK = 64
+"""The same where bytes are looked up in tables (`quantized_tables_code.py`); groups are multiples of a quarter."""
 WEIGHT_ROWS = 4
 """The most rows of a weight that are read at a time."""
 REGISTER_SUMS, NARROW_REGISTER_SUMS = 16, 6
@@ -314,7 +316,7 @@ def emit_product(form: WeightForm, count: int, kind: str, scale: int) -> Any:
                 with b.if_then(b.icmp_signed("<", number, a.rows)):
                     for m, total in enumerate(totals, start):
                         address = b.add(a.target, b.add(b.mul(a.target_row, I64(m)), b.mul(a.target_column, number)))
-                        store_sum(e, total, address, kind, scale)
+                        store_sum(e, b.load(total), address, kind, scale)
     return e.finish()
 
 
@@ -325,8 +327,8 @@ def read_factor(scale: int) -> float:
 
 
 def store_sum(e: Any, total: Value, address: Value, kind: str, scale: int) -> None:
-    """Writes the sum of all lanes of a variable, times the float with the bits `scale`, to an address."""
-    value = e.across(e.b.load(total), lambda left, right: e.b.fadd(left, right))
+    """Writes the sum of all lanes of a vector, times the float with the bits `scale`, to an address."""
+    value = e.across(total, lambda left, right: e.b.fadd(left, right))
     factor = read_factor(scale)
     e.store_one(value if factor == 1 else e.b.fmul(value, e.number(factor)), address, kind)
 

@@ -143,7 +143,7 @@ class _PairsEmitter:
                     address = b.add(
                         self.a.target, b.add(b.mul(self.a.target_row, I64(m)), b.mul(self.a.target_column, number))
                     )
-                    store_sum(e, total, address, self.form.target, self.form.scale)
+                    store_sum(e, b.load(total), address, self.form.target, self.form.scale)
 
     def _widen(self, words: Value) -> list[Value]:
         """Four vectors of bf16: the lowest four bits of all elements, the next ones, and so on."""
