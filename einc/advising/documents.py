@@ -4,15 +4,13 @@ from __future__ import annotations
 
 import csv
 import io
-from typing import Any
 
 from einc.advising.advice import Advice
 from einc.advising.figures import Figures
 from einc.advising.option import AdviceOption, describe_sites
 from einc.report.tables import NOT_MEASURED, align_columns, format_range
+from einc_runtime.strict_json import Document
 from einc_runtime.text import format_count, format_memory
-
-Document = dict[str, Any]
 
 _COLUMNS = (
     "machine", "named", "sites", "prompt_sites", "replicas", "stages", "microbatches", "users",

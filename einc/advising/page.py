@@ -9,7 +9,6 @@ from __future__ import annotations
 import math
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Any
 
 from einc.advising.advice import Advice
 from einc.advising.documents import (
@@ -25,9 +24,8 @@ from einc.advising.documents import (
 )
 from einc.advising.option import AdviceOption
 from einc.report.html.page import render_template
+from einc_runtime.strict_json import Document
 from einc_runtime.text import format_count, format_memory
-
-Document = dict[str, Any]
 
 WIDTH, HEIGHT = 760.0, 380.0
 LEFT, RIGHT, TOP, BOTTOM = 64.0, 16.0, 14.0, 44.0

@@ -16,7 +16,7 @@ from typing import Any
 
 import numpy as np
 
-Floats = np.ndarray[Any, np.dtype[np.float64]]
+from einc_runtime.dtypes import Floats
 
 _PERTURBATION = 2.0**-17
 """The most that costs or sides are changed by, as a part of them; of 1 where they are 0."""

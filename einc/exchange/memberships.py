@@ -6,14 +6,12 @@ import dataclasses
 import itertools
 from collections.abc import Mapping, Sequence
 from functools import lru_cache
-from typing import Any
 
 import numpy as np
 
 from einc.errors import ProgramError
 from einc.exchange.language.program import Partition, Program
-
-Ints = np.ndarray[Any, np.dtype[np.int64]]
+from einc_runtime.dtypes import Ints
 
 
 def list_free_sites(program: Program, sites: Sequence[int]) -> tuple[list[Partition], list[int]]:

@@ -15,8 +15,9 @@ from functools import cached_property, lru_cache
 
 import numpy as np
 
-from einc.exchange.topology_clusters import Clusters, Ints, compute_offsets, find_levels
+from einc.exchange.topology_clusters import Clusters, compute_offsets, find_levels
 from einc.machines.model import BYTES_PER_MS, MS_PER_US, Machine, Pair
+from einc_runtime.dtypes import Ints
 
 Path = tuple[int, ...]
 """The resources that a transfer between two sites crosses, by position."""

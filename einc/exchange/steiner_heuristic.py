@@ -7,13 +7,10 @@ from __future__ import annotations
 
 import itertools
 from collections.abc import Sequence
-from typing import Any
 
 import numpy as np
 
-from einc.exchange.topology_clusters import Ints
-
-Floats = np.ndarray[Any, np.dtype[np.float64]]
+from einc_runtime.dtypes import Floats, Ints
 
 
 def find_cheapest_paths(edge: Floats) -> tuple[Floats, Ints]:

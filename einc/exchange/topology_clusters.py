@@ -8,14 +8,13 @@ from __future__ import annotations
 
 import itertools
 from collections.abc import Mapping, Sequence
-from typing import Any
 
 import numpy as np
 
 from einc.exchange.language.exact_cover import find_root
 from einc.machines.model import Pair
+from einc_runtime.dtypes import Ints
 
-Ints = np.ndarray[Any, np.dtype[np.int64]]
 Clusters = tuple[tuple[int, ...], ...]
 
 

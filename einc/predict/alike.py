@@ -24,9 +24,9 @@ import numpy as np
 from einc.machines.model import Machine
 from einc.machines.site_counts import MANY_SITES
 from einc.predict.costs import TaskCost, TaskKind
+from einc_runtime.dtypes import Ints
 
 Words = np.ndarray[Any, np.dtype[np.uint64]]
-Ints = np.ndarray[Any, np.dtype[np.int64]]
 
 MIN_MEMBERS = 2
 """Tasks of a class on average, from which on merging pays."""

@@ -3,13 +3,11 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
-from typing import Any
 
 from einc.report.selection import describe_contender
 from einc.report.tables import format_cut
+from einc_runtime.strict_json import Document
 from einc_runtime.text import format_count
-
-Document = dict[str, Any]
 
 MAX_NAMED_CHOICES = 4
 """Choices that are named, those first whose other plan is fastest; the document has all."""

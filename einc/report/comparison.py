@@ -4,7 +4,8 @@ from __future__ import annotations
 
 from einc.report.paper_costs import COST_PARTS, sum_cost_parts, sum_costs
 from einc.report.tables import align_columns, count_bytes_moved, describe_trust, format_cut
-from einc.report.terminal import Document, Emphasis, format_heading
+from einc.report.terminal import Emphasis, format_heading
+from einc_runtime.strict_json import Document
 
 
 def format_comparison(document: Document, against: Document, names: tuple[str, str], strong: Emphasis = str) -> str:

@@ -23,9 +23,8 @@ from einc.report.contract_text import (
 )
 from einc.report.tables import NOT_MEASURED, describe_trust, format_cut
 from einc_runtime.plan.schema import Bundle, Operation
+from einc_runtime.strict_json import Document
 from einc_runtime.text import did_you_mean, escape_text, format_count, format_memory, quote_names
-
-Document = dict[str, Any]
 
 MAX_CUTS = 4
 """Operators that are named where they are cut otherwise than a contract says; the document has all."""

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import math
 import re
-from typing import Any
 
 from einc.machines.model import BYTES_PER_MS, MS_PER_US, Machine
 from einc.plan_reading.timing import Timing
@@ -13,9 +12,8 @@ from einc.report.launches import name_task
 from einc.report.tables import align_columns
 from einc_runtime.plan.repetition import weigh_tasks
 from einc_runtime.plan.schema import Bundle, TransferTask
+from einc_runtime.strict_json import Document
 from einc_runtime.text import format_memory
-
-Document = dict[str, Any]
 
 _LAUNCH_COLUMNS = (
     "critical path",

@@ -7,13 +7,11 @@ could end them, and cut to MAX_LABEL characters.
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import Any
 
 from einc.report.folding import FoldedGraph, FoldedNode
 from einc.report.tables import describe_trust, format_cut
+from einc_runtime.strict_json import Document
 from einc_runtime.text import escape_text, format_memory, shorten
-
-Document = dict[str, Any]
 
 MAX_LABEL = 60
 """Characters of a line in a node: longer ones make a picture too wide to read."""

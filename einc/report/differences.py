@@ -16,9 +16,8 @@ from einc.report.contracts import format_figure, measure
 from einc.report.document import explain
 from einc.report.tables import align_columns, describe_trust, format_cut
 from einc_runtime.plan.schema import Bundle
+from einc_runtime.strict_json import Document
 from einc_runtime.text import format_count, format_memory, shorten
-
-Document = dict[str, Any]
 
 ALWAYS = ("predicted_ms", "comm_bytes", "memory")
 """Quantities that are shown even where both plans have the same."""

@@ -2,15 +2,12 @@
 
 from __future__ import annotations
 
-from typing import Any
-
 from einc.machines.picture import format_ranges
 from einc.plan_reading.timing import Timing
 from einc.plan_report import PlanReport
 from einc.report.tables import align_columns, format_ms
+from einc_runtime.strict_json import Document
 from einc_runtime.text import format_count, shorten
-
-Document = dict[str, Any]
 
 MAX_SHOWN_SHAPES = 6
 """Numbers of stages, micro-batches and replicas that the text lists, the fastest first; the document has all."""

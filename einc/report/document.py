@@ -6,7 +6,6 @@ The fields are a contract with scripts (`docs/cli.md`); a field whose value is n
 from __future__ import annotations
 
 from collections.abc import Mapping
-from typing import Any
 
 from einc.errors import OperatorError
 from einc.graph.graph import Node
@@ -33,8 +32,7 @@ from einc_runtime.plan.aggregate_definitions import find_definition
 from einc_runtime.plan.regions import region_bytes
 from einc_runtime.plan.repetition import unfold_statements
 from einc_runtime.plan.schema import Block, Bundle, Exchange, Operation, TransferTask
-
-Document = dict[str, Any]
+from einc_runtime.strict_json import Document
 
 
 def explain(

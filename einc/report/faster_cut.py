@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import replace
-from typing import Any
 
 from einc.errors import EincError
 from einc.logical.candidates import restore_candidate
@@ -14,8 +13,7 @@ from einc.machines.model import Machine
 from einc.report.references import MAX_TRIED_TASKS
 from einc.report.summary import group_alike
 from einc_runtime.plan.schema import Bundle
-
-Document = dict[str, Any]
+from einc_runtime.strict_json import Document
 
 WORTH_TRYING = 0.002
 """The least part of a plan's time for which another cut is tried, and suggested."""

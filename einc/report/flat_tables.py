@@ -2,11 +2,9 @@
 
 from __future__ import annotations
 
-from typing import Any
-
 from einc.report.tables import format_cut
+from einc_runtime.strict_json import Document
 
-Document = dict[str, Any]
 Table = list[Document]
 
 

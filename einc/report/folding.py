@@ -16,8 +16,8 @@ from einc.plan_reading.timing import make_labeller
 from einc.report.tables import format_cut
 from einc_runtime.plan.regions import region_bytes
 from einc_runtime.plan.schema import Bundle, TransferTask
+from einc_runtime.strict_json import Document
 
-Document = dict[str, Any]
 Signature = tuple[object, ...]
 
 MAX_PERIOD = 200

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import re
-from typing import Any
 
 from einc.machines.model import Machine
 from einc.predict.cores import RunTasks
@@ -11,9 +10,8 @@ from einc.report.told_layers import ToldLayers
 from einc_runtime.plan.regions import reads_of, writes_of
 from einc_runtime.plan.repetition import weigh_tasks
 from einc_runtime.plan.schema import AggregateTask, Bundle, FenceTask, KernelTask, TransferTask
+from einc_runtime.strict_json import Document
 from einc_runtime.text import format_count
-
-Document = dict[str, Any]
 
 MAX_KINDS_OF_LAUNCHES = 8
 """Kinds of launches that the overview names: those of a layer, and of what is before and after all layers."""

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import Any
 
 from einc.machines.model import Machine
 from einc.plan_reading.timing import read_plan_machine, time_plan
@@ -11,9 +10,8 @@ from einc.predict.ranges import name_rates
 from einc.report.tables import NOT_MEASURED, align_columns, format_range
 from einc.report.times import describe_time, describe_unlisted_peaks
 from einc_runtime.plan.schema import Bundle
+from einc_runtime.strict_json import Document
 from einc_runtime.text import format_count, format_memory
-
-Document = dict[str, Any]
 
 
 def describe_costs(bundle: Bundle, named: str) -> Document:

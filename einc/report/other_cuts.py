@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from typing import Any
-
 from einc.core.intervals import Intervals
 from einc.graph.graph import Node
 from einc.logical.alternatives import find_next_best, list_alternatives
@@ -11,8 +9,7 @@ from einc.logical.plan import LogicalPlan
 from einc.machines.model import Machine
 from einc.options import FASTEST
 from einc.search.alternatives import MAX_RANKED, AlternativeTimer
-
-Document = dict[str, Any]
+from einc_runtime.strict_json import Document
 
 
 class OtherCuts:

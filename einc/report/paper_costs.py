@@ -2,13 +2,10 @@
 
 from __future__ import annotations
 
-from typing import Any
-
 from einc.options import FASTEST
 from einc.report.selection import find_paper_contender, find_times, format_span, is_chosen_plan
 from einc.report.tables import format_cut
-
-Document = dict[str, Any]
+from einc_runtime.strict_json import Document
 
 COST_PARTS = ("repartition", "join", "aggregation")
 """The three parts of the paper's cost (Section 4.4)."""

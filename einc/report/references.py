@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from typing import Any
-
 from einc.errors import EincError
 from einc.logical.candidates import restore_candidate
 from einc.logical.plan import LogicalPlan
@@ -11,8 +9,7 @@ from einc.machines.model import Machine
 from einc.ops.base import Operator
 from einc.predict.costs import compute_occupied_ms, describe_operator
 from einc_runtime.plan.schema import Bundle
-
-Document = dict[str, Any]
+from einc_runtime.strict_json import Document
 
 MAX_TRIED_TASKS = 10_000
 """No other plan is built beside larger ones, neither with another cut nor with naive exchanges: it takes seconds."""

@@ -5,13 +5,12 @@ from __future__ import annotations
 import itertools
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from typing import Any
 
 from einc.options import FASTEST
 from einc.report.tables import align_columns, describe_trust, format_ms
+from einc_runtime.strict_json import Document
 from einc_runtime.text import format_memory, shorten
 
-Document = dict[str, Any]
 Emphasis = Callable[[str], str]
 
 MAX_SHOWN_REASON = 70

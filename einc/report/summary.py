@@ -4,14 +4,12 @@ from __future__ import annotations
 
 import json
 from collections.abc import Sequence
-from typing import Any
 
 from einc.options import FASTEST
 from einc.report.selection import find_fastest_too_large
 from einc.report.tables import describe_trust, format_ms
+from einc_runtime.strict_json import Document
 from einc_runtime.text import format_count, format_memory
-
-Document = dict[str, Any]
 
 
 def summarize_plan(document: Document) -> list[str]:

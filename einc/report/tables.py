@@ -4,11 +4,9 @@ from __future__ import annotations
 
 import math
 from collections.abc import Container, Sequence
-from typing import Any
 
+from einc_runtime.strict_json import Document
 from einc_runtime.text import format_memory
-
-Document = dict[str, Any]
 
 MAX_TABLE_ROWS = 12
 MAX_LISTED_ITEMS = 6

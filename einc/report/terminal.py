@@ -7,7 +7,6 @@ of a model of a hundred operators stays readable.
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from typing import Any
 
 from einc.machines.picture import format_ranges
 from einc.options import FASTEST
@@ -39,9 +38,9 @@ from einc.report.tables import (
     summarize_time,
     tabulate_times,
 )
+from einc_runtime.strict_json import Document
 from einc_runtime.text import format_count, format_memory, shorten
 
-Document = dict[str, Any]
 Emphasis = Callable[[str], str]
 
 MAX_SECTIONS = 16

@@ -2,16 +2,13 @@
 
 from __future__ import annotations
 
-from typing import Any
-
 from einc.machines.model import Machine
 from einc.plan_reading.timing import Label, Timing, find_limit, find_peak_parts, read_plan_machine, time_plan
 from einc.predict.breakdown import LabelTime
 from einc.predict.ranges import name_rates
 from einc_runtime.plan.element_types import list_peaks
 from einc_runtime.plan.schema import Bundle
-
-Document = dict[str, Any]
+from einc_runtime.strict_json import Document
 
 
 def describe_label_time(timing: Timing, label: Label) -> Document | None:

@@ -3,12 +3,10 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from typing import Any
 
 from einc_runtime.plan.repetition import LayerPositions
 from einc_runtime.plan.schema import Bundle, Operation
-
-Document = dict[str, Any]
+from einc_runtime.strict_json import Document
 
 
 class ToldLayers:

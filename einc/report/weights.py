@@ -4,12 +4,11 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Sequence
-from typing import Any
 
 from einc.core.spec import Overlay
 from einc_runtime.plan.schema import ITEMSIZE, Block, Bundle, Tensor
+from einc_runtime.strict_json import Document
 
-Document = dict[str, Any]
 SiteBlocks = tuple[frozenset[Block], ...]
 """The blocks of one weight on each site."""
 

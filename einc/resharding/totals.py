@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import re
 from collections.abc import Mapping, Sequence
-from typing import Any
 
 from einc.exchange.bounds import bound
 from einc.exchange.language.program import Holding, Program, Requirement
@@ -14,9 +13,8 @@ from einc.report.tables import align_columns, describe_trust
 from einc.resharding.layouts import Relocation, Resharding
 from einc_runtime.plan.regions import region_bytes
 from einc_runtime.plan.schema import ITEMSIZE, Block, Bundle, Exchange, TransferTask
+from einc_runtime.strict_json import Document
 from einc_runtime.text import format_count, format_memory
-
-Document = dict[str, Any]
 
 
 def describe_resharding(resharding: Resharding, plan: Bundle) -> Document:

@@ -16,11 +16,10 @@ from einc.exchange.network import Network, make_mask
 from einc.logical.plan import Candidate
 from einc.machines.model import MS_PER_US, Machine
 from einc.predict.peer_sums import find_least_latency_ms
+from einc_runtime.dtypes import Floats, Ints
 from einc_runtime.plan.peer_sums import MAX_PEER_BYTES
 
 Flags = np.ndarray[Any, np.dtype[np.bool_]]
-Ints = np.ndarray[Any, np.dtype[np.int64]]
-Floats = np.ndarray[Any, np.dtype[np.float64]]
 
 MAX_COMPARED_PAIRS = 20_000_000
 """Pairs of function specifications of two neighbours that are compared, candidate by candidate: some seconds. With

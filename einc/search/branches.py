@@ -8,16 +8,13 @@ sites are free is not seen here; whole plans show that. So these tables rank pla
 
 from __future__ import annotations
 
-from typing import Any
-
 import numpy as np
 
 from einc.graph.graph import Graph
 from einc.logical.minsum import CostTable
 from einc.search.space import SearchSpace
 from einc.search.tables import TimeProblem
-
-Floats = np.ndarray[Any, np.dtype[np.float64]]
+from einc_runtime.dtypes import Floats
 
 MIN_PARALLEL = 0.4
 """Tables are made only if at least this part of the time could overlap with something independent.

@@ -10,15 +10,13 @@ from __future__ import annotations
 
 import itertools
 from dataclasses import dataclass
-from typing import Any
 
 import numpy as np
 
+from einc.core.tensor import Array
 from einc.exchange.network import Network, make_mask
 from einc.machines.model import Machine
 from einc.machines.site_counts import MANY_SITES
-
-Array = np.ndarray[Any, np.dtype[Any]]
 
 REACHED_LINK_PART = 0.83
 """The part of the rate of the links that synthesized exchanges reach, in the middle."""

@@ -13,17 +13,14 @@ from collections.abc import Sequence
 from dataclasses import dataclass, fields
 from functools import lru_cache
 from itertools import pairwise, permutations, product
-from typing import Any
 
 import numpy as np
 
-from einc.core.tensor import TensorType
+from einc.core.tensor import Array, TensorType
 from einc.exchange.network import Routing
 from einc.machines.model import BYTES_PER_MS, MS_PER_US, Machine, Pair
 from einc.predict.costs import find_combining_rate
 from einc.search.cut_times import HeldBytes, estimate_entering, find_kinds, measure_cuts
-
-Array = np.ndarray[Any, np.dtype[Any]]
 
 MAX_OVERLAPS_AT_ONCE = 1 << 18
 """Overlaps of blocks that are computed at once (2 MiB)."""

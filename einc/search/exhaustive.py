@@ -10,15 +10,13 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterator
-from typing import Any
 
 import numpy as np
 
+from einc.core.tensor import Array
 from einc.search.overlap import look_up_parts
 from einc.search.space import Assignment, SearchSpace
 from einc.search.tables import TimeProblem
-
-Array = np.ndarray[Any, np.dtype[Any]]
 
 MAX_COMBINATIONS = 1 << 17
 """Graphs with more plans are not small."""

@@ -26,7 +26,6 @@ import itertools
 from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any
 
 import numpy as np
 
@@ -41,9 +40,7 @@ from einc.predict.costs import describe_operator
 from einc.predict.launches import compute_least_ms, find_joining
 from einc.search.arrivals import EarliestArrivals
 from einc.search.tables import list_shapes
-
-Ints = np.ndarray[Any, np.dtype[np.int64]]
-Floats = np.ndarray[Any, np.dtype[np.float64]]
+from einc_runtime.dtypes import Floats, Ints
 
 WEIGHTS = (0.05, 0.1, 0.2, 0.35, 0.5, 0.7, 1.0)
 """Weights of all paths together: 1 leaves the work out. Between them, the bound changes little."""

@@ -5,10 +5,10 @@ from __future__ import annotations
 import math
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
-from typing import Any
 
 import numpy as np
 
+from einc.core.tensor import Array
 from einc.graph.graph import Graph
 from einc.logical.minsum import minimize
 from einc.logical.plan import Candidate
@@ -18,8 +18,6 @@ from einc.search.evaluation import EvaluatedPlan, Evaluator, OmittedLayersCost
 from einc.search.neighbours import sum_times
 from einc.search.space import Assignment
 from einc.search.tables import UNITS_PER_MS, TimeProblem
-
-Array = np.ndarray[Any, np.dtype[Any]]
 
 MAX_PRICES = 12
 """Prices of memory that are tried."""

@@ -5,15 +5,12 @@ from __future__ import annotations
 import itertools
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any
 
 import numpy as np
 
+from einc.core.tensor import Array
 from einc.logical.minsum import CostTable
 from einc.search.tables import TimeProblem
-
-Array = np.ndarray[Any, np.dtype[Any]]
-
 
 MAX_PAIR_CHANGES = 64
 """Changes of the same two operators that are listed: those that the tables find least harmful."""

@@ -11,16 +11,14 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from fractions import Fraction
-from typing import Any
 
 import numpy as np
 
+from einc.core.tensor import Array
 from einc.graph.graph import Graph
 from einc.search.orders import Order, list_all_orders
 from einc.search.space import Assignment
 from einc.search.tables import TimeProblem
-
-Array = np.ndarray[Any, np.dtype[Any]]
 
 HALF = Fraction(1, 2)
 """The share of the sum in the estimate of a plan."""

@@ -8,17 +8,15 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
-from typing import Any
 
 import numpy as np
 
+from einc.core.tensor import Array
 from einc.logical.plan import Candidate
 from einc.machines.site_counts import LARGE_MACHINE_SITES, MANY_SITES
 from einc.search.neighbours import sum_times
 from einc.search.space import Assignment, SearchSpace
 from einc.search.tables import build_time_problems, time_candidates
-
-Array = np.ndarray[Any, np.dtype[Any]]
 
 MAX_CANDIDATES = 64
 """Candidates of an operator that are looked at on up to LARGE_MACHINE_SITES sites. The time of a table grows with the

@@ -4,10 +4,8 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
-from typing import Any
 
-import numpy as np
-
+from einc.core.tensor import Array
 from einc.graph.graph import Graph
 from einc.logical.optimize import build_choices
 from einc.logical.plan import Candidate, LogicalPlan
@@ -17,8 +15,6 @@ from einc.options import FASTEST
 from einc.search.orders import Order, reorder_graph
 from einc.search.tables import KnownTimes, TimeProblem, build_time_problems
 from einc_runtime.plan.schema import InputPlacement
-
-Array = np.ndarray[Any, np.dtype[Any]]
 
 Assignment = tuple[int, ...]
 """The number of a candidate for every node, in the order of the graph."""

@@ -18,7 +18,7 @@ from typing import Any, Literal
 import numpy as np
 
 from einc.core.spec import FunctionSpec
-from einc.core.tensor import TensorType
+from einc.core.tensor import Array, TensorType
 from einc.graph.graph import Graph, TensorKind, find_updaters
 from einc.logical.minsum import CostTable
 from einc.logical.plan import Candidate
@@ -27,8 +27,6 @@ from einc.ops.base import Operator
 from einc.physical.homes import cut_home
 from einc.predict.costs import TaskCost, compute_occupied_ms, describe_operator
 from einc.search.exchange_times import NAIVE, SYNTHESIZED, Family, find_covered, make_estimator
-
-Array = np.ndarray[Any, np.dtype[Any]]
 
 UNITS_PER_MS = 10**9
 """Tables hold whole picoseconds, so that sums are exact and ties are ties."""

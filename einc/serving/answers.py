@@ -12,12 +12,13 @@ from typing import TYPE_CHECKING, Any, Literal
 
 import numpy as np
 
+from einc_runtime.strict_json import Document
+
 if TYPE_CHECKING:
     from einc_runtime.dtypes import Array
     from einc_runtime.generation.sequence_batch import NewToken
 
 Kind = Literal["completion", "chat"]
-Document = dict[str, Any]
 
 DONE = b"data: [DONE]\n\n"
 """The end of a stream."""

@@ -15,7 +15,7 @@ from starlette.responses import JSONResponse, PlainTextResponse, Response
 from starlette.routing import Route
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
-from einc.serving.answers import DONE, Document, Kind, TextAnswer, make_embeddings, make_event, make_model
+from einc.serving.answers import DONE, Kind, TextAnswer, make_embeddings, make_event, make_model
 from einc.serving.fields import ApiError, make_api_error
 from einc.serving.metrics import Metrics
 from einc.serving.models import ServedModel
@@ -23,6 +23,7 @@ from einc.serving.requests import Continuation, parse_chat, parse_completion, pa
 from einc_runtime.errors import ReportedError
 from einc_runtime.generation.engine import BusyFault, Engine
 from einc_runtime.generation.sequence_batch import NewToken, SequenceRequest
+from einc_runtime.strict_json import Document
 
 Asked = TypeVar("Asked")
 Given = TypeVar("Given")

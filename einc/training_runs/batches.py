@@ -11,16 +11,15 @@ import hashlib
 import os
 from collections.abc import Mapping, Sequence
 from functools import lru_cache
-from typing import Any, Protocol
+from typing import Protocol
 
 import numpy as np
 
+from einc.core.tensor import Array
 from einc_runtime.errors import ArrayFault, UsageFault
 from einc_runtime.execution.data.npy import NpyFile
 from einc_runtime.plan.schema import Bundle, Tensor
 from einc_runtime.text import quote_names
-
-Array = np.ndarray[Any, np.dtype[Any]]
 
 IDS, TARGETS = "ids", "targets"
 """The inputs that a text of tokens is for: tokens, and the token after each of them."""

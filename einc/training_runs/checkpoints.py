@@ -13,10 +13,10 @@ from collections import Counter
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any
 
 import numpy as np
 
+from einc.core.tensor import Array
 from einc.importers.weight_files import describe_weight, write_weights
 from einc.training_runs.settings import MAX_TRAINING_STEPS
 from einc_runtime.disk import write_file
@@ -24,8 +24,6 @@ from einc_runtime.errors import ArrayFault, raise_together
 from einc_runtime.execution.data.safetensors import SafetensorsFile
 from einc_runtime.execution.session import Session
 from einc_runtime.plan.schema import Tensor
-
-Array = np.ndarray[Any, np.dtype[Any]]
 
 CHECKPOINT_FILE = "step-{:08d}.safetensors"
 _CHECKPOINT_NAME = re.compile(r"step-(\d{8})\.safetensors")

@@ -3,16 +3,13 @@
 from __future__ import annotations
 
 import hashlib
-from typing import Any
 
 import numpy as np
 
-from einc_runtime.dtypes import storage_dtype
+from einc_runtime.dtypes import Array, storage_dtype
 from einc_runtime.errors import ArrayFault
 from einc_runtime.execution.data.weights import list_weights
 from einc_runtime.plan.schema import Bundle
-
-Array = np.ndarray[Any, np.dtype[Any]]
 
 INITIAL_PREFIX = "init:"
 SPREAD = 0.02

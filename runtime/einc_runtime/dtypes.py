@@ -11,6 +11,8 @@ from einc_runtime.plan import schema
 from einc_runtime.plan.element_types import ELEMENT_FORMATS, find_element_type
 
 Array = np.ndarray[Any, np.dtype[Any]]
+Floats = np.ndarray[Any, np.dtype[np.float64]]
+Ints = np.ndarray[Any, np.dtype[np.int64]]
 DType = np.dtype[Any]
 
 ITEMSIZE: dict[str, int] = dict(schema.ITEMSIZE.items())

@@ -10,6 +10,9 @@ from typing import Any
 
 from einc_runtime.text import escape_text, format_count
 
+Document = dict[str, Any]
+"""An object of JSON."""
+
 
 def parse_json(text: str | bytes, *, finite: bool = True) -> object:
     """The value in a JSON text, in UTF-8 if it is bytes.

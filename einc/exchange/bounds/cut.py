@@ -20,7 +20,8 @@ from einc.machines.site_counts import MANY_SITES
 if TYPE_CHECKING:
     import numpy as np
 
-    Floats = np.ndarray[Any, np.dtype[np.float64]]
+    from einc_runtime.dtypes import Floats
+
     Floats32 = np.ndarray[Any, np.dtype[np.float32]]
 
 BATCH = 1024

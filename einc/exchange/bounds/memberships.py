@@ -23,11 +23,10 @@ import numpy as np
 from einc.exchange.bounds.closed_form import choose_disjoint_holders
 from einc.exchange.bounds.demands import Certificate, DemandSet, DemandTable
 from einc.exchange.language.program import Program
-from einc.exchange.memberships import Ints, compute_target_masks, decode_masks, enumerate_masks
+from einc.exchange.memberships import compute_target_masks, decode_masks, enumerate_masks
 from einc.exchange.network import Network, list_sites, make_mask
 from einc.machines.site_counts import MANY_SITES
-
-Floats = np.ndarray[Any, np.dtype[np.float64]]
+from einc_runtime.dtypes import Floats, Ints
 
 MAX_TRIED = 100
 """Memberships that are bounded one by one before the search ends."""

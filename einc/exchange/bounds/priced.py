@@ -26,8 +26,9 @@ from einc.exchange.bounds.demands import DemandClass, DemandSet
 from einc.exchange.bounds.flow import FlowRow, FlowWitness
 from einc.exchange.linear import LinearProgram
 from einc.exchange.network import Network, list_sites
-from einc.exchange.steiner_heuristic import Floats, find_cheapest_paths, grow_tree
+from einc.exchange.steiner_heuristic import find_cheapest_paths, grow_tree
 from einc.machines.site_counts import MAX_SWITCHED_SITES
+from einc_runtime.dtypes import Floats
 
 MAX_JOURNEYS = 1500
 """Pairs of an atom and a target, of all demands together."""

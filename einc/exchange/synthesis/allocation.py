@@ -18,7 +18,6 @@ from __future__ import annotations
 import math
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any
 
 import numpy as np
 
@@ -27,8 +26,9 @@ from einc.exchange.network import Network
 from einc.exchange.steiner_heuristic import grow_tree
 from einc.exchange.synthesis.demands import MAX_TERMINALS, DemandShape
 from einc.exchange.synthesis.routes import Route, RouteStep, compute_delay, compute_load, list_direct_routes, tidy_route
-from einc.exchange.synthesis.trees import Floats, PathPrices, find_cheapest_routes
+from einc.exchange.synthesis.trees import PathPrices, find_cheapest_routes
 from einc.machines.site_counts import LARGE_MACHINE_SITES
+from einc_runtime.dtypes import Floats, Ints
 
 MAX_GROWTH_ROUNDS = 60
 _SPREADS = (0.03, 0.1, 0.3, 1.0)
@@ -249,8 +249,6 @@ SHARES = 4
 _GREEDY_ROUNDS = 3
 _SHARPNESS = 8
 """Loads count with this power, so that the fullest resources dominate."""
-
-Ints = np.ndarray[Any, np.dtype[np.int64]]
 
 
 def allocate_greedily(volumes: Mapping[DemandShape, float], network: Network) -> RouteAmounts:

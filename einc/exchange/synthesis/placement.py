@@ -14,7 +14,6 @@ import numpy as np
 
 from einc.exchange.language.program import Program, Requirement
 from einc.exchange.memberships import (
-    Ints,
     close_partitions,
     compute_target_masks,
     decode_masks,
@@ -31,8 +30,9 @@ from einc.exchange.synthesis.allocation import (
     sum_volumes,
 )
 from einc.exchange.synthesis.demands import MAX_TERMINALS, Demand, find_demands, group_by_shape
-from einc.exchange.synthesis.trees import Floats, PathPrices, price_target_sets
+from einc.exchange.synthesis.trees import PathPrices, price_target_sets
 from einc.machines.site_counts import MANY_SITES
+from einc_runtime.dtypes import Floats, Ints
 
 MAX_ALLOCATED = 24
 """Memberships for which routes are allocated."""

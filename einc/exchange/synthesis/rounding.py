@@ -12,7 +12,7 @@ end then get more to do than those in the middle of long routes.
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 import numpy as np
 
@@ -20,9 +20,7 @@ from einc.exchange.network import Network
 from einc.exchange.synthesis.allocation import RouteAmounts
 from einc.exchange.synthesis.demands import Demand, group_by_shape
 from einc.exchange.synthesis.routes import Route, list_crossed, list_needed_copies, measure_step
-
-Floats = np.ndarray[Any, np.dtype[np.float64]]
-Ints = np.ndarray[Any, np.dtype[np.int64]]
+from einc_runtime.dtypes import Floats, Ints
 
 
 class ResourceUses(NamedTuple):

@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import functools
 from collections.abc import Mapping, Sequence
-from typing import Any
 
 import numpy as np
 
@@ -16,9 +15,7 @@ from einc.exchange.network import Network
 from einc.exchange.steiner_heuristic import find_cheapest_paths
 from einc.exchange.synthesis.demands import MAX_TERMINALS, DemandShape
 from einc.exchange.synthesis.routes import Route, RouteStep, tidy_route
-
-Floats = np.ndarray[Any, np.dtype[np.float64]]
-Ints = np.ndarray[Any, np.dtype[np.int64]]
+from einc_runtime.dtypes import Floats, Ints
 
 _TIE = 1e-6
 """The part by which a path between the least like places of clusters counts more than one between like places."""

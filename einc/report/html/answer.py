@@ -13,9 +13,8 @@ from einc.report.known_steps import format_parallelism
 from einc.report.selection import group_contenders, summarize_selection
 from einc.report.step_parts import format_step
 from einc.report.tables import NOT_MEASURED, format_range, summarize_time
+from einc_runtime.strict_json import Document
 from einc_runtime.text import format_count, format_memory, shorten
-
-Document = dict[str, Any]
 
 MAX_CONTENDERS = 12  # rows of a table that fits on a screen
 MAX_MEMORIES = 12  # the same for arenas, of which equal ones are one row

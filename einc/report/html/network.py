@@ -3,13 +3,11 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import Any
 
 from einc.report.folding import fold_graph
 from einc.report.html.layout import lay_out
 from einc_runtime.plan.schema import Bundle
-
-Document = dict[str, Any]
+from einc_runtime.strict_json import Document
 
 
 def describe_network(bundle: Bundle, operations: Sequence[Document]) -> Document:

@@ -29,6 +29,7 @@ from einc.report.html.tasks import NS_PER_MS, describe_idle_time, describe_tasks
 from einc.report.machine_costs import describe_rates
 from einc_runtime.plan.repetition import find_copied, unfold_statements
 from einc_runtime.plan.schema import Bundle
+from einc_runtime.strict_json import Document
 from einc_runtime.text import format_count, shorten
 from einc_runtime.version import VERSION
 
@@ -37,7 +38,6 @@ if TYPE_CHECKING:
 
     from einc.exchange.language.program import Program
 
-Document = dict[str, Any]
 
 FOLDER = Path(__file__).parent
 SCRIPTS = (

@@ -3,11 +3,9 @@
 from __future__ import annotations
 
 from collections.abc import Set
-from typing import Any
 
 from einc.machines.model import Machine, Resource
-
-Document = dict[str, Any]
+from einc_runtime.strict_json import Document
 
 
 def describe_places(machine: Machine) -> Document:

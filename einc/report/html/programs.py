@@ -12,8 +12,7 @@ from einc.exchange.language.resolve import resolve
 from einc.exchange.simulation.body_run import Timeline
 from einc.exchange.simulation.simulator import simulate
 from einc.machines.model import MS_PER_US, Machine
-
-Document = dict[str, Any]
+from einc_runtime.strict_json import Document
 
 MAX_DRAWN_TEXT = 300_000
 """Characters of all programs of a page that are drawn, the slowest programs first: to read and simulate them takes a

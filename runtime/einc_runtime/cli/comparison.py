@@ -5,16 +5,14 @@ from __future__ import annotations
 import math
 from collections.abc import Mapping
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 from einc_runtime.text import escape_text, format_count
 
 if TYPE_CHECKING:
-    import numpy as np
-
+    from einc_runtime.dtypes import Array
     from einc_runtime.plan.schema import Bundle
 
-    Array = np.ndarray[Any, np.dtype[Any]]
 
 TOLERANCE = {"f64": 1e-11, "f32": 1e-5, "f16": 1e-2, "bf16": 8e-2}
 """Largest error, relative to the largest value of the tensor, by the coarsest floating dtype that the plan computes in.

@@ -25,16 +25,14 @@ from einc_runtime.text import format_count, format_memory
 if TYPE_CHECKING:
     from pathlib import Path
 
-    import numpy as np
-
     from einc_runtime.cli.comparison import Comparison
     from einc_runtime.cli.ranks import World
+    from einc_runtime.dtypes import Array
     from einc_runtime.execution.ranks.executor import RankExecutor
     from einc_runtime.execution.session import Session
     from einc_runtime.kernels.cuda.tuning import Tuning
     from einc_runtime.plan.schema import Bundle
 
-    Array = np.ndarray[Any, np.dtype[Any]]
 
 F = TypeVar("F", bound=Callable[..., Any])
 
