@@ -92,8 +92,6 @@ class DType(enum.Enum):
 _RECORDS = {DType(name): record for name, record in element_types.ELEMENT_FORMATS.items()}
 ELEMENT_TYPES = tuple(dtype for dtype in DType if not dtype.is_quantized)
 """The types of values of models."""
-COMPUTED_TYPES = tuple(dtype for dtype in ELEMENT_TYPES if not dtype.is_narrow_float)
-"""Those in which models compute."""
 
 
 TensorType = Block

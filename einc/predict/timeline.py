@@ -57,11 +57,6 @@ def predict(plan: ExecutablePlan, machine: Machine, effort: float = math.inf) ->
     return TimedRun(run, time_tasks(run.costs, machine, effort))
 
 
-def predict_ms(plan: ExecutablePlan, machine: Machine) -> float:
-    """The predicted time of a device program or a plan file on the machine of its sites, in milliseconds."""
-    return predict(plan, machine).timeline.predicted_ms
-
-
 def time_tasks(costs: Sequence[TaskCost], machine: Machine, effort: float = math.inf) -> PlanTimeline:
     """Simulates the tasks; `machine.ideal()` leaves the latencies out.
 

@@ -10,7 +10,7 @@ import numpy as np
 import pytest
 
 from einc.core.spec import FunctionSpec
-from einc.core.tensor import COMPUTED_TYPES, DType, TensorDesc, TensorType
+from einc.core.tensor import DType, TensorDesc, TensorType
 from einc.ops.base import Operator
 from einc.ops.equation import build_equation
 from einc.ops.index_operator import find_parts
@@ -21,7 +21,7 @@ from tests.support.block_slices import slices
 from tests.support.by_definition import list_moved_bounds, require_cuts
 from tests.support.definition_oracle import FEW, REST, Array, fault, instantiate, one_number, requests
 from tests.support.kernel_pieces import run_kernel
-from tests.support.operator_cases import POSITIVE, all_cases, unary_and_binary
+from tests.support.operator_cases import COMPUTED_TYPES, POSITIVE, all_cases, unary_and_binary
 from tests.support.transformer_cases import Case, all_transformer_cases, concrete
 
 PLAIN = {name: Case(operator, positive=name.partition("-")[2] in POSITIVE) for name, operator in all_cases().items()}

@@ -14,10 +14,14 @@ from einc.plan_reading.timing import time_plan
 from einc.predict.breakdown import break_down, find_critical_chain
 from einc.predict.cores import list_run_tasks, schedule_on_cores
 from einc.predict.costs import TaskCost, TaskKind, compute_task_costs
-from einc.predict.timeline import predict_ms, time_tasks
+from einc.predict.timeline import predict, time_tasks
 from einc_runtime.execution.cpu.executor import CpuExecutor
 
 RATE = (("contract", KernelRate(10, 1e11, 10)), ("copy", KernelRate(5, gbs=10)))
+
+
+def predict_ms(plan, machine):
+    return predict(plan, machine).timeline.predicted_ms
 
 
 def shared(sites, cores=2):

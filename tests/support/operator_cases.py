@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from einc.core.tensor import COMPUTED_TYPES, DType, TensorDesc, TensorType
+from einc.core.tensor import ELEMENT_TYPES, DType, TensorDesc, TensorType
 from einc.ops import registry
 from einc.ops.base import Operator
 from einc.ops.equation import build_equation
@@ -10,6 +10,8 @@ from einc_runtime.plan.scalar_functions import SCALAR_FUNCTIONS
 from einc_runtime.plan.scalar_programs import ScalarProgram
 from tests.support.quantized_cases import quantized
 
+COMPUTED_TYPES = tuple(dtype for dtype in ELEMENT_TYPES if not dtype.is_narrow_float)
+"""Those in which models compute."""
 SIZES = {"t": 7, "d": 9, "f": 5, "h": 6, "s": 4, "u": 11}
 POSITIVE = {"log", "sqrt", "rsqrt", "pow", "prod", "prod_join", "rounded", "rounded_two_summed", "rounded_parts"}
 """Cases whose data must be positive, or near one, to mean anything."""

@@ -37,11 +37,9 @@ class GenerationTimes:
 
     prefill_ms: float = 0.0
     prefill_tokens: int = 0
-    prefill_runs: int = 0
     cached_tokens: int = 0
     decode_ms: float = 0.0
     decode_tokens: int = 0
-    decode_runs: int = 0
 
 
 @dataclass(slots=True)
@@ -202,15 +200,13 @@ class DecoderSlots:
         start = perf_counter()
         unread: Mapping[int, Sequence[int]] = rows
         results: dict[int, tuple[Any, ...]] = {}
-        runs = 0
         while unread:
             plan, sizes = self._choose({slot: len(tokens) for slot, tokens in unread.items()})
             last = self._run(plan, {slot: unread[slot][:size] for slot, size in sizes.items()}, outputs, draws)
             results |= {slot: last[slot] for slot, size in sizes.items() if size == len(unread[slot])}
             unread = {slot: left for slot, tokens in unread.items() if (left := tokens[sizes.get(slot, 0) :])}
-            runs += 1
         single = all(len(tokens) == 1 for tokens in rows.values())
-        self._record(single, sum(map(len, rows.values())), runs, 1e3 * (perf_counter() - start))
+        self._record(single, sum(map(len, rows.values())), 1e3 * (perf_counter() - start))
         return results
 
     @property
@@ -313,11 +309,9 @@ class DecoderSlots:
         if last is not session:
             session.take_states(last)
 
-    def _record(self, single: bool, tokens: int, runs: int, milliseconds: float) -> None:
+    def _record(self, single: bool, tokens: int, milliseconds: float) -> None:
         times = self.times
         if single:
             times.decode_ms, times.decode_tokens = times.decode_ms + milliseconds, times.decode_tokens + tokens
-            times.decode_runs += runs
         else:
             times.prefill_ms, times.prefill_tokens = times.prefill_ms + milliseconds, times.prefill_tokens + tokens
-            times.prefill_runs += runs

@@ -13,10 +13,16 @@ import pytest
 
 from einc_runtime.errors import MissingFault
 from einc_runtime.execution.backends import count_visible_gpus
-from einc_runtime.execution.cuda.cupy_driver import CONSTANTS, CupyDriver
+from einc_runtime.execution.cuda.cupy_driver import CupyDriver
 from einc_runtime.execution.cuda.driver import Driver, DriverError
 from einc_runtime.execution.cuda.hip_driver import HIP_CALLS, HipDriver
-from einc_runtime.execution.cuda.runtime_driver import DRIVER_CALLS, RuntimeDriver
+from einc_runtime.execution.cuda.runtime_driver import RuntimeDriver
+from tests.support.driver_calls import DRIVER_CALLS
+
+CONSTANTS = (
+    "cudaDevAttrMultiProcessorCount", "eventDisableTiming", "memcpyDefault", "streamCaptureModeThreadLocal",
+    "streamNonBlocking",
+)  # fmt: skip
 
 
 def runtime():

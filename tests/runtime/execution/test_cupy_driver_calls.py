@@ -8,12 +8,12 @@ from einc_runtime.errors import KernelFault, MissingFault
 from einc_runtime.execution.cuda.cupy_driver import CupyDriver
 from einc_runtime.execution.cuda.executor import CudaExecutor
 from einc_runtime.execution.cuda.hip_driver import HipDriver, HipRuntime
-from einc_runtime.execution.cuda.runtime_driver import DRIVER_CALLS
 from einc_runtime.execution.session import Session
 from tests.support.cuda_fake import FakeDriver
 from tests.support.cuda_fake_kernels import NumpyKernels
 from tests.support.cuda_fake_runtime import FakeRuntime
 from tests.support.cuda_plans import agree, block, chain, cpu_results, ffn
+from tests.support.driver_calls import DRIVER_CALLS
 from tests.support.hip_fake import HipLibrary
 from tests.support.plan_arrays import arrays_of, outputs_of
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from einc_runtime.errors import MissingFault
-from einc_runtime.execution.cuda.cupy_nccl import METHODS, NCCL_CALLS, CupyNccl
+from einc_runtime.execution.cuda.cupy_nccl import CupyNccl
 from einc_runtime.execution.cuda.driver import DriverError
 from einc_runtime.execution.cuda.nccl import NcclMessage
 from einc_runtime.execution.ranks.cuda_part import make_cuda_executor
@@ -16,6 +16,10 @@ from tests.support.cuda_plans import chain, cpu_results
 from tests.support.nccl_fake import FakeNccl, NcclWorld
 from tests.support.plan_arrays import arrays_of, results
 from tests.support.thread_links import ThreadWorld
+
+METHODS = {"send": 5, "recv": 5, "check_async_error": 0, "abort": 0, "destroy": 0}
+NCCL_CALLS = {"get_version": 0, "get_unique_id": 0, "groupStart": 0, "groupEnd": 0, "NcclCommunicator": 3}
+"""What is used of `cupy.cuda.nccl`, and the numbers of arguments."""
 
 
 class NcclError(RuntimeError):

@@ -18,11 +18,6 @@ from einc_runtime.kernels.gpu import GpuTarget
 
 _NATIVE_ATOMICS = 3  # CU_DEVICE_P2P_ATTRIBUTE_NATIVE_ATOMIC_SUPPORTED
 
-CONSTANTS = (
-    "cudaDevAttrMultiProcessorCount", "eventDisableTiming", "memcpyDefault", "streamCaptureModeThreadLocal",
-    "streamNonBlocking",
-)  # fmt: skip
-
 _MAJOR, _MINOR, _CACHE_BYTES = 75, 76, 38
 """cudaDevAttrComputeCapabilityMajor, Minor and cudaDevAttrL2CacheSize, which cupy names in some versions only."""
 

@@ -14,10 +14,6 @@ from einc_runtime.installing import find_cuda, suggest_packages
 OLDEST = 21100
 """NCCL 2.11: graphs on a CUDA that has them (11.3), and groups of any size."""
 
-METHODS = {"send": 5, "recv": 5, "check_async_error": 0, "abort": 0, "destroy": 0}
-NCCL_CALLS = {"get_version": 0, "get_unique_id": 0, "groupStart": 0, "groupEnd": 0, "NcclCommunicator": 3}
-"""What is used of `cupy.cuda.nccl`, and the numbers of arguments; a test checks the installed cupy."""
-
 _NCCL_UINT8 = 1  # ncclUint8
 
 
