@@ -241,8 +241,8 @@ END = "</tb></gpu></algo>"
 @pytest.mark.parametrize(
     ("text", "message"),
     [
-        ("<algo", "not XML"),
-        ("", "not XML"),
+        ("<algo", "not well-formed XML"),
+        ("", "not well-formed XML"),
         ('<!DOCTYPE algo [<!ENTITY a "b">]><algo/>', "document type"),
         ('<?xml version="1.0"?>\n<!DOCTYPE algo SYSTEM "file:///etc/passwd"><algo/>', "document type"),
         ("<a/>", "not known at the top"),

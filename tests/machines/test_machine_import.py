@@ -310,7 +310,7 @@ BROKEN_XML = {
     "parameter": (lambda t: "<!DOCTYPE s [<!ENTITY % p SYSTEM 'http://127.0.0.1/'> %p;]>" + t, "a document type"),
     "entity": (lambda t: "<system version='&x;'/>", "undefined entity"),
     "deep": (lambda t: "<system>" * 100_000, "nested deeper"),
-    "many": (lambda t: "<system>" + "<a/>" * 200_000, "more than 100000 elements"),
+    "many": (lambda t: "<system>" + "<a/>" * 200_000, "more than 200000 elements"),
     "attributes": (lambda t: "<system " + " ".join(f"a{k}=''" for k in range(9999)) + "/>", "attributes"),
     "surrogate": (lambda t: t.replace("0x7", "\ud800"), "no text"),
     "nul": (lambda t: t.replace("0x7", "\0"), "not well-formed"),

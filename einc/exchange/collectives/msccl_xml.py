@@ -9,8 +9,6 @@ wait for; a step that is waited for has `hasdep="1"`.
 from __future__ import annotations
 
 from collections import defaultdict
-from typing import Any
-from xml.parsers import expat
 from xml.sax.saxutils import quoteattr
 
 from einc.errors import ProgramError
@@ -26,6 +24,7 @@ from einc.exchange.collectives.algorithm import (
     check_slots,
     make_collective,
 )
+from einc.machines.xml_reader import Element, read_elements
 from einc_runtime.text import escape_text
 
 _PARENTS = {"algo": "", "gpu": "algo", "tb": "gpu", "step": "tb"}
@@ -92,43 +91,23 @@ def read_msccl_xml(text: str, file: str) -> CollectiveAlgorithm:
 
 def _parse(text: str, file: str) -> _XmlElement:
     """The elements of a text, which are none but the four known ones."""
-    parser = expat.ParserCreate("utf-8")
-    stack: list[_XmlElement] = []
-    roots: list[_XmlElement] = []
-    steps = 0
-
-    def place() -> str:
-        return f"{file}:{parser.CurrentLineNumber}"
-
-    def refuse(*_: Any) -> None:
-        raise ProgramError("a document type, and entities, are not read", where=place())
-
-    def start(name: str, attributes: dict[str, str]) -> None:
-        nonlocal steps
-        inside = stack[-1].name if stack else ""
-        if name not in _PARENTS or _PARENTS[name] != inside:
-            message = f"<{escape_text(name, 40)}> is not known {f'inside of <{inside}>' if inside else 'at the top'}"
-            raise ProgramError(message, where=place(), hint="an algorithm is <algo><gpu><tb><step/></tb></gpu></algo>")
-        steps += name == "step"
-        if steps > MAX_ALGORITHM_STEPS:
-            raise ProgramError(f"the algorithm has more than {MAX_ALGORITHM_STEPS:,} steps", where=place())
-        element = _XmlElement(name, attributes, place())
-        (stack[-1].children if stack else roots).append(element)
-        stack.append(element)
-
-    parser.StartElementHandler = start
-    parser.EndElementHandler = lambda name: stack.pop()
-    parser.StartDoctypeDeclHandler = refuse
-    parser.EntityDeclHandler = refuse
-    data = text.encode()
-    if len(data) > MAX_ALGORITHM_TEXT:
-        raise ProgramError(f"the text has more than {MAX_ALGORITHM_TEXT // 2**20} MiB", where=file)
-    try:
-        parser.Parse(data, True)
-    except expat.ExpatError as error:
-        reason = expat.errors.messages.get(error.code, "not XML")
-        raise ProgramError(f"not XML: {reason}", where=f"{file}:{error.lineno}:{error.offset + 1}") from None
-    return roots[0]
+    if len(text) > MAX_ALGORITHM_TEXT:
+        raise ProgramError(f"the text has more than {MAX_ALGORITHM_TEXT // 2**20} Mi characters", where=file)
+    elements = read_elements(text, file, ProgramError)
+    if sum(element.name == "step" for element in elements) > MAX_ALGORITHM_STEPS:
+        raise ProgramError(f"the algorithm has more than {MAX_ALGORITHM_STEPS:,} steps", where=file)
+    known: dict[Element, _XmlElement] = {}
+    for element in elements:
+        name, inside = element.name, element.path[-1] if element.path else None
+        if name not in _PARENTS or _PARENTS[name] != (inside.name if inside else ""):
+            stands = "at the top" if inside is None else f"inside of <{inside.name}>"
+            message = f"<{escape_text(name, 40)}> is not known {stands}"
+            hint = "an algorithm is <algo><gpu><tb><step/></tb></gpu></algo>"
+            raise ProgramError(message, where=f"{file}:{element.position.row}", hint=hint)
+        known[element] = _XmlElement(name, element.attributes, f"{file}:{element.position.row}")
+        if inside is not None:
+            known[inside].children.append(known[element])
+    return known[elements[0]]
 
 
 def _read_gpu(gpu: _XmlElement, rank: int, count: int) -> list[Step]:

@@ -21,8 +21,8 @@ from einc.machines.importers.rocm import is_rocm_table, read_rocm
 from einc.machines.importers.smi import read_smi
 from einc.machines.importers.topology import ImportedMachine, MachineOverrides, build_machine
 from einc.machines.importers.topology_facts import Topology
-from einc.machines.importers.xml_reader import read_elements
 from einc.machines.load import format_machine, parse_machine
+from einc.machines.xml_reader import read_elements
 
 _RATES_OF_LINKS = ("NVLink", "xGMI", "PCIe", "between sockets", "host memory")
 """How assumptions begin that measured rates replace."""

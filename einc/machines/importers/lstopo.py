@@ -13,9 +13,9 @@ from einc.errors import MachineError
 from einc.machines.catalogue import Gpu, find_by_device, find_by_name
 from einc.machines.importers.pcie import Lane, Way
 from einc.machines.importers.topology_facts import Topology
-from einc.machines.importers.xml_reader import Element
 from einc.machines.model import Pair
 from einc.machines.schema import MAX_SITES
+from einc.machines.xml_reader import Element
 
 _PCI_TYPE = re.compile(r"(?:0x)?([0-9a-f]{4}) \[([0-9a-f]{4}):([0-9a-f]{4})\].*", re.IGNORECASE)
 _CLASSES_OF_GPUS = ("0300", "0302", "0380", "1200")

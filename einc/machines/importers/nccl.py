@@ -15,9 +15,9 @@ from einc.errors import MachineError
 from einc.machines.catalogue import Gpu, compute_pcie_gbs, find_by_device
 from einc.machines.importers.pcie import Lane, Way, find_socket_rate
 from einc.machines.importers.topology_facts import Topology, normalize_bus_id
-from einc.machines.importers.xml_reader import Element
 from einc.machines.model import Pair
 from einc.machines.schema import MAX_SITES
+from einc.machines.xml_reader import Element
 
 _DUMP = "NCCL_TOPO_DUMP_FILE=topo.xml with all GPUs taking part (`all_reduce_perf -g 8`) writes a whole one"
 _LINKS = {"nvlink": "NVLink", "xgmi": "xGMI link"}

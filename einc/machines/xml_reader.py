@@ -10,12 +10,11 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 from xml.parsers import expat
 
-from einc.errors import MachineError, SourceSpan
+from einc.errors import EincError, MachineError, SourceSpan
 
-_MAX_XML_ELEMENTS = 100_000  # elements of a file, whose sender may be hostile
+_MAX_XML_ELEMENTS = 200_000  # elements of a file, whose sender may be hostile
 _MAX_ATTRIBUTES = 100  # of one element; those of topologies have about ten
 _MAX_DEPTH = 64  # levels; a topology has about ten
-
 
 _KNOWN_DEFINITIONS = (("topology", "hwloc2.dtd"), ("topology", "hwloc.dtd"))
 """The document types that hwloc writes."""
@@ -57,8 +56,8 @@ class Element:
         return next((element for element in reversed(self.path) if element.name == name), None)
 
 
-def read_elements(text: str, where: str) -> list[Element]:
-    """All elements in document order. Raises MachineError for what is not plain, small XML."""
+def read_elements(text: str, where: str, error: type[EincError] = MachineError) -> list[Element]:
+    """All elements in document order. Raises `error` for what is not plain, small XML."""
     lines = text.split("\n")
     open_elements: list[Element] = []
     elements: list[Element] = []
@@ -69,23 +68,18 @@ def read_elements(text: str, where: str) -> list[Element]:
 
     def start(name: str, attributes: dict[str, str]) -> None:
         if len(elements) == _MAX_XML_ELEMENTS:
-            raise MachineError(f"more than {_MAX_XML_ELEMENTS} elements", where=current_position().span())
+            raise error(f"more than {_MAX_XML_ELEMENTS} elements", where=current_position().span())
         if len(open_elements) == _MAX_DEPTH:
-            raise MachineError(f"elements nested deeper than {_MAX_DEPTH} levels", where=current_position().span())
+            raise error(f"elements nested deeper than {_MAX_DEPTH} levels", where=current_position().span())
         if len(attributes) > _MAX_ATTRIBUTES:
-            raise MachineError(
-                f"an element with more than {_MAX_ATTRIBUTES} attributes", where=current_position().span()
-            )
+            raise error(f"an element with more than {_MAX_ATTRIBUTES} attributes", where=current_position().span())
         element = Element(name, attributes, tuple(open_elements), current_position())
         elements.append(element)
         open_elements.append(element)
 
     def refuse(*_: object) -> int:
-        raise MachineError(
-            "a document type (<!DOCTYPE), which einc does not read",
-            where=current_position().span(),
-            hint="delete it: NCCL writes none",
-        )
+        message = "a document type (<!DOCTYPE), which einc does not read"
+        raise error(message, where=current_position().span(), hint="delete it: NCCL writes none")
 
     def check_doctype(name: str, definition: str | None, public: str | None, has_subset: bool) -> None:
         if has_subset or public is not None or (name, definition) not in _KNOWN_DEFINITIONS:
@@ -103,9 +97,9 @@ def read_elements(text: str, where: str) -> list[Element]:
     parser.ExternalEntityRefHandler = refuse
     try:
         parser.Parse(text.encode("utf-8"), True)
-    except expat.ExpatError as error:
-        reason = expat.errors.messages[error.code]
-        raise MachineError(f"not well-formed XML: {reason}", where=current_position().span()) from None
+    except expat.ExpatError as mistake:
+        reason = expat.errors.messages[mistake.code]
+        raise error(f"not well-formed XML: {reason}", where=current_position().span()) from None
     except UnicodeEncodeError:
-        raise MachineError("the file holds characters that are no text", where=where) from None
+        raise error("the file holds characters that are no text", where=where) from None
     return elements
