@@ -271,14 +271,14 @@ class Compiled:
         return OtherPrograms(given_exchanges, proposed)
 
     def _build(self, plan: LogicalPlan, user_programs: OtherPrograms | None = None) -> DeviceProgram:
-        from einc.physical.refining import refine
-
         is_built = user_programs is None and self.options.selector == FASTEST and plan is self.selected.plan
         if is_built and self.selected.program:
             return self.selected.program
         program, scheduler = self._schedule(plan)
         self.budget.release()
         if user_programs is not None:
+            from einc.physical.refining import refine
+
             program = refine(program, self.target.machine, scheduler, user_programs)
         self.budget.end()
         return program

@@ -126,7 +126,7 @@ def _bound_least_differences(rows: Array) -> Array:
     if count * count * columns > MAX_COMPARISONS:
         every = np.arange(count)
         return _find_least_differences(rows, np.repeat(every, count), np.tile(every, count)).reshape(count, count)
-    few = rows[:, np.unique(np.linspace(0, columns - 1, FEW_COLUMNS).astype(np.intp))]
+    few = rows[:, sorted(set(np.linspace(0, columns - 1, FEW_COLUMNS).astype(np.intp).tolist()))]
     least: Array = (few[:, None, :] - few[None, :, :]).min(axis=2)
     return least
 

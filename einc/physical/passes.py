@@ -8,7 +8,7 @@
 from __future__ import annotations
 
 from bisect import bisect_left
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 
 import msgspec
@@ -19,7 +19,7 @@ from einc.physical.memory import BuiltLayers, MemoryPlan, check_capacity, plan_m
 from einc.physical.program import DeviceProgram, renumber_buffers, renumber_regions
 from einc.predict.repeated import predict_whole
 from einc.predict.timeline import predict
-from einc_runtime.plan.launches import find_joint_tasks, find_launches
+from einc_runtime.plan.launches import JointLaunch, find_joint_tasks
 from einc_runtime.plan.peer_sums import find_peer_sums
 from einc_runtime.plan.regions import writes_of
 
@@ -93,8 +93,8 @@ def drop_loads(state: BuildState) -> BuildState:
 def lay_out_memory(state: BuildState) -> BuildState:
     """Gives each buffer its bytes, with room for what GPUs may compute together unless a site has too little memory."""
     program, layers = state.program, state.layers
-    joined = find_joint_tasks(program, program.tasks)
-    begins = _find_gathered(program) if state.machine.joins_launches else {}
+    joined, launches = find_joint_tasks(program, program.tasks)
+    begins = _find_gathered(program, launches) if state.machine.joins_launches else {}
     arguments = program.tensors, program.buffers, program.tasks, program.plan.sites
     memory = plan_memory(*arguments, joined, state.aliases, layers, begins)
     sites = zip(memory.sizes, state.machine.sites, strict=False)
@@ -104,9 +104,9 @@ def lay_out_memory(state: BuildState) -> BuildState:
     return replace(state, program=laid_out, memory=memory)
 
 
-def _find_gathered(program: DeviceProgram) -> dict[int, int]:
+def _find_gathered(program: DeviceProgram, launches: Sequence[JointLaunch]) -> dict[int, int]:
     """The buffers that GPUs may write when they begin a sum of what all of them have, and the first task of the sum."""
-    sums = find_peer_sums(program, program.tasks, find_launches(program, program.tasks), laid_out=False)
+    sums = find_peer_sums(program, program.tasks, launches, laid_out=False)
     return {
         region.buffer: peer_sum.first
         for peer_sum in sums

@@ -99,7 +99,7 @@ class _Refinement:
         """Splits classes until none is split; whether so few are left that merging pays."""
         count = 0
         for _ in range(_MAX_ROUNDS):
-            old, count = count, len(np.unique(self.colours))
+            old, count = count, len(set(self.colours.tolist()))
             if count * MIN_MEMBERS > len(self.costs):
                 return False
             if old == count:

@@ -7,9 +7,6 @@ from collections import Counter
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from einc.training.control import CHANGES
-from einc.training.gradients import GRADIENT
-from einc.training.steps import LEARNING_RATE, STEP
 from einc_runtime.plan.regions import buffer_bytes, reads_of, writes_of
 from einc_runtime.plan.schema import Bundle, KernelTask
 from einc_runtime.plan.states import find_updates, is_weight
@@ -45,6 +42,10 @@ def describe_step(bundle: Bundle, operations: Sequence[Mapping[str, Any]]) -> di
 def _find_parts(bundle: Bundle) -> dict[str, str]:
     """The part of the step that each operation is of, by its name: what the loss follows from; what follows from
     gradients of weights, or from the learning rate; and all else, which makes gradients."""
+    from einc.training.control import CHANGES  # most plans are no steps, and to load these takes 30 ms
+    from einc.training.gradients import GRADIENT
+    from einc.training.steps import LEARNING_RATE, STEP
+
     tensors, updates = bundle.tensors, find_updates(bundle.operations)
     needed, forward = {bundle.outputs[0].tensor}, set[str]()
     for operation in reversed(bundle.operations):

@@ -73,9 +73,9 @@ class EarliestArrivals:
             made_names, made_classes = self._classify(makers[0], j, "made")
             read_names, read_classes = self._classify(readers[0], k, "read")
             rows, columns = made_classes[makers[1]], read_classes[readers[1]]
-            some_made, some_read = np.unique(rows), np.unique(columns)
+            some_made, some_read = (sorted(set(numbers.tolist())) for numbers in (rows, columns))
             sizes = [
-                sum(len(self._blocks[names[n]].lower) for n in numbers.tolist())
+                sum(len(self._blocks[names[n]].lower) for n in numbers)
                 for names, numbers in ((made_names, some_made), (read_names, some_read))
             ]
             if sizes[0] * sizes[1] > MAX_COMPARED_PAIRS:

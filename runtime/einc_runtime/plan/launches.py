@@ -79,8 +79,10 @@ def find_launches(plan: ExecutablePlan, tasks: Sequence[AnyTask]) -> tuple[Joint
     return _Finder(plan, tasks).run()
 
 
-def find_joint_tasks(plan: ExecutablePlan, tasks: Sequence[AnyTask]) -> dict[int, int]:
-    """For each task that runs by a kernel with later ones, the last of these (positions).
+def find_joint_tasks(
+    plan: ExecutablePlan, tasks: Sequence[AnyTask]
+) -> tuple[dict[int, int], tuple[JointLaunch, ...]]:
+    """For each task that runs by a kernel with later ones, the last of these (positions); and the launches.
 
     The kernel writes when its first task runs: what its tasks read must not lie where any of them writes.
     """
@@ -89,9 +91,10 @@ def find_joint_tasks(plan: ExecutablePlan, tasks: Sequence[AnyTask]) -> dict[int
     for first, gated in finder.gated.items():  # tuning may choose one kernel for those of many rows
         if finder.operations[first].kernel == "contract":
             joint |= {first: gated.then, gated.second: gated.then}
-    for launch in finder.run():
+    launches = finder.run()
+    for launch in launches:
         joint |= dict.fromkeys(launch.tasks[:-1], launch.tasks[-1])
-    return joint
+    return joint, launches
 
 
 def is_few(work: Work | None, written: Block) -> bool:

@@ -71,6 +71,8 @@ def find_peer_sums(
     """The sums of a plan, by their first task. `launches` are those of the same tasks (`find_launches`).
 
     Where memory is not laid out yet, everything counts as apart from what is gathered."""
+    if not any(isinstance(task, AggregateTask) for task in tasks):
+        return ()  # as in most plans that a search builds
     users = readers, writers = find_users(tasks)
     saved = find_output_buffers(plan)
     moves_of: dict[int, list[int]] = {}

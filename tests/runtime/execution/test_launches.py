@@ -107,7 +107,7 @@ def test_f64_and_many_rows_are_left_alone():
 def test_memory_is_kept_until_the_last_task_of_a_launch_has_written():
     """No task of a launch writes bytes that another one of it reads, but for what it hands on."""
     bundle = compile_step(1, "f32")
-    joint = find_joint_tasks(bundle, bundle.tasks)
+    joint, _ = find_joint_tasks(bundle, bundle.tasks)
     assert set(joint) == {n for launch in find_launches(bundle, bundle.tasks) for n in launch.tasks[:-1]}
 
     def array(start, count):
