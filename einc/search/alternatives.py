@@ -18,6 +18,7 @@ from einc.ops.base import Operator
 from einc.predict.ranges import find_difference_error
 from einc.search.exchange_times import MISSING_MS
 from einc.search.neighbours import list_changes
+from einc.search.pruning import keep_fastest
 from einc.search.tables import UNITS_PER_MS, KnownTimes, build_time_problems, find_slowest_kernel
 
 MAX_RANKED = 6
@@ -82,7 +83,9 @@ class AlternativeTimer:
     def _find(self, n: int, around: list[int]) -> tuple[TimedAlternative, ...]:
         plan = self._plan
         chosen_candidate = plan.choices[n].candidate
-        offer = enumerate_flexible_candidates(plan.graph.nodes[n].operator, plan.sites)
+        operator = plan.graph.nodes[n].operator
+        offer = enumerate_flexible_candidates(operator, plan.sites)
+        offer = keep_fastest(operator, offer, self._machine, plan.sites, self._times)
         offer = offer if chosen_candidate in offer else (*offer, chosen_candidate)
         options = [offer if m == n else self._keep_alone(m) for m in around]
         graph = self._select([plan.graph.nodes[m] for m in around])

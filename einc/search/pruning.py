@@ -13,10 +13,12 @@ import numpy as np
 
 from einc.core.tensor import Array
 from einc.logical.plan import Candidate
+from einc.machines.model import Machine
 from einc.machines.site_counts import LARGE_MACHINE_SITES, MANY_SITES
+from einc.ops.base import Operator
 from einc.search.neighbours import sum_times
 from einc.search.space import Assignment, SearchSpace
-from einc.search.tables import build_time_problems, time_candidates
+from einc.search.tables import KnownTimes, build_time_problems, time_candidates
 
 MAX_CANDIDATES = 64
 """Candidates of an operator that are looked at on up to LARGE_MACHINE_SITES sites. The time of a table grows with the
@@ -32,6 +34,21 @@ MIN_CANDIDATES, FOR_ALL = 12, 60.0
 
 SLACK = 1.25
 """Plans may be slower than the fastest known one by this factor, as the tables do not see everything."""
+
+
+def limit_candidates(sites: int) -> float:
+    """How many candidates of an operator are worth a table on more than MANY_SITES sites."""
+    return MAX_CANDIDATES * math.sqrt(LARGE_MACHINE_SITES / max(LARGE_MACHINE_SITES, sites))
+
+
+def keep_fastest(
+    operator: Operator, options: tuple[Candidate, ...], machine: Machine, sites: int, known: KnownTimes
+) -> tuple[Candidate, ...]:
+    """Those with the fastest kernels, as many as are worth a table, in their order; all on up to MANY_SITES sites."""
+    if sites <= MANY_SITES:
+        return options
+    times = time_candidates(operator, options, machine, known)
+    return tuple(options[c] for c in sorted(np.argsort(times, kind="stable")[: int(limit_candidates(sites))].tolist()))
 
 
 def find_worthwhile(space: SearchSpace, known: Sequence[Assignment], seconds: float = math.inf) -> list[Array] | None:
@@ -55,8 +72,7 @@ def find_worthwhile(space: SearchSpace, known: Sequence[Assignment], seconds: fl
         return sum_times(promises, (0,) * len(options))
 
     kinds = len({id(options) for options in problem.candidates})
-    sites = max(LARGE_MACHINE_SITES, space.sites)
-    affordable = MAX_CANDIDATES * math.sqrt(LARGE_MACHINE_SITES / sites) * min(1.0, MANY_KINDS / kinds)
+    affordable = limit_candidates(space.sites) * min(1.0, MANY_KINDS / kinds)
     most = max(MIN_CANDIDATES, int(affordable * min(1.0, seconds / FOR_ALL)))
     times: dict[int, Array] = {}
     for node, options in zip(graph.nodes, problem.candidates, strict=True):

@@ -111,24 +111,31 @@ def time_candidates(
     """
     kinds = _number_kinds(machine)
     kernels = {} if known is None else known.kernels
+    timed: dict[object, tuple[TaskCost, float]] = {}
     times = []
     for candidate in options:
         if id(candidate) not in kernels:
-            kernels[id(candidate)] = candidate, _time_candidate(operator, candidate, machine, kinds)
+            kernels[id(candidate)] = candidate, _time_candidate(operator, candidate, machine, kinds, timed)
         times.append(kernels[id(candidate)][1])
     return _round(times)
 
 
-def _time_candidate(operator: Operator, candidate: Candidate, machine: Machine, kinds: Sequence[int]) -> float:
+def _time_candidate(
+    operator: Operator,
+    candidate: Candidate,
+    machine: Machine,
+    kinds: Sequence[int],
+    timed: dict[object, tuple[TaskCost, float]],
+) -> float:
     worst = total = 0.0
-    for _, took in _time_functions(operator, candidate, machine, kinds):
+    for _, took in _time_functions(operator, candidate, machine, kinds, timed):
         worst, total = max(worst, took), total + took
     return worst if machine.cores is None else max(worst, total / machine.cores)
 
 
 def find_slowest_kernel(operator: Operator, candidate: Candidate, machine: Machine) -> tuple[TaskCost, float]:
     """Of the function specifications of a candidate, the slowest one's cost and time in ms."""
-    return max(_time_functions(operator, candidate, machine, _number_kinds(machine)), key=lambda timed: timed[1])
+    return max(_time_functions(operator, candidate, machine, _number_kinds(machine), {}), key=lambda timed: timed[1])
 
 
 def _number_kinds(machine: Machine) -> list[int]:
@@ -138,16 +145,20 @@ def _number_kinds(machine: Machine) -> list[int]:
 
 
 def _time_functions(
-    operator: Operator, candidate: Candidate, machine: Machine, kinds: Sequence[int]
+    operator: Operator,
+    candidate: Candidate,
+    machine: Machine,
+    kinds: Sequence[int],
+    timed: dict[object, tuple[TaskCost, float]],
 ) -> Iterator[tuple[TaskCost, float]]:
-    """The cost and the time in ms of every function specification of a candidate, at its site."""
-    known: dict[tuple[object, int], tuple[TaskCost, float]] = {}
+    """The cost and the time in ms of every function specification of a candidate, at its site; `timed` keeps those of
+    the operator, which other candidates may have, too."""
     for site, kind, function in zip(machine.sites, kinds, candidate.functions, strict=False):
         key = list_shapes(function) if operator.costs_by_shape else function, kind
-        if key not in known:
+        if key not in timed:
             cost = describe_operator(operator, function)
-            known[key] = cost, compute_occupied_ms(cost, site, machine.kernel_latency_us)
-        yield known[key]
+            timed[key] = cost, compute_occupied_ms(cost, site, machine.kernel_latency_us)
+        yield timed[key]
 
 
 def list_shapes(function: FunctionSpec) -> tuple[tuple[int, ...], ...]:
