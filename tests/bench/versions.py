@@ -3,7 +3,7 @@
     python -m tests.bench.versions CHECKOUT [--case NAME]... [--rounds 3] [--write]
 
 CHECKOUT is a folder with the sources of the other version (`git worktree add CHECKOUT COMMIT`), which runs with the
-packages of this one. The two run in turns, each in a process of its own with one thread; the least of the rounds counts.
+packages of this one. They run in turns, each in a process of its own with one thread; the least of the rounds counts.
 `--write` puts the rows into docs/planning-speed.md; rows of cases that were not asked for stay as they are.
 """
 
