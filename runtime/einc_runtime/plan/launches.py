@@ -79,9 +79,7 @@ def find_launches(plan: ExecutablePlan, tasks: Sequence[AnyTask]) -> tuple[Joint
     return _Finder(plan, tasks).run()
 
 
-def find_joint_tasks(
-    plan: ExecutablePlan, tasks: Sequence[AnyTask]
-) -> tuple[dict[int, int], tuple[JointLaunch, ...]]:
+def find_joint_tasks(plan: ExecutablePlan, tasks: Sequence[AnyTask]) -> tuple[dict[int, int], tuple[JointLaunch, ...]]:
     """For each task that runs by a kernel with later ones, the last of these (positions); and the launches.
 
     The kernel writes when its first task runs: what its tasks read must not lie where any of them writes.
