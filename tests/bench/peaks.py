@@ -22,7 +22,7 @@ from statistics import median
 from einc.compiler import Compiled, compile_model
 from einc.machines.load import format_machine
 from einc.options import CompileOptions
-from einc.predict.timeline import predict_ms
+from einc.predict.timeline import predict
 from tests.bench.experiments.configurations import BLOCKS, CHAINS, MODELS, TITLES
 from tests.bench.optimality import DECODES
 from tests.support.peak_machines import load_at_peak
@@ -66,7 +66,7 @@ def compare(case: tuple[str, str, int]) -> Comparison:
         machine,
         sites,
         chosen.program.predicted_ms,
-        predict_ms(believed.program, chosen.target.machine),
+        predict(believed.program, chosen.target.machine).timeline.predicted_ms,
         promised_ms,
         _list_cuts(chosen) != _list_cuts(believed),
     )

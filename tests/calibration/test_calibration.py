@@ -14,7 +14,7 @@ from einc.calibration.samples import SessionRunner, compile_probe, measure_probe
 from einc.machines.load import format_machine, load_machine, parse_machine
 from einc.machines.model import KernelRate
 from einc.predict.cores import list_run_tasks
-from einc.predict.timeline import predict_ms
+from einc.predict.timeline import predict
 from einc_runtime.execution.cuda.preparation import rewrite_for_devices
 from einc_runtime.execution.trace import TaskRun, Trace
 from einc_runtime.plan.schema import TransferTask
@@ -154,4 +154,6 @@ def test_a_calibrated_machine_predicts_what_the_made_up_one_takes():
     kernels = tuple((name, replace(rate, us=rate.us + START_MS * 1e3)) for name, rate in true.items())
     made_up = replace(machine, sites=tuple(replace(site, kernels=kernels) for site in machine.sites))
     plan = compile_probe(replace(QUICK[4], seed=7), machine)
-    assert predict_ms(plan, machine) == pytest.approx(predict_ms(plan, made_up), rel=0.05)
+    assert predict(plan, machine).timeline.predicted_ms == pytest.approx(
+        predict(plan, made_up).timeline.predicted_ms, rel=0.05
+    )

@@ -9,7 +9,7 @@ from einc.machines.load import format_machine
 from einc.machines.model import Machine, Resource, Site
 from einc.options import CompileOptions
 from einc.predict.costs import TaskCost, TaskKind
-from einc.predict.timeline import predict_ms, time_tasks
+from einc.predict.timeline import predict, time_tasks
 from einc_runtime.plan.schema import TransferTask
 from tests.testbed.plans import ROOT
 from tests.testbed.ranks import _RanksSimulation, _sort, predict_ranks_ms
@@ -56,4 +56,4 @@ def test_messages_leave_before_their_places_are_free(chain):
             for port in (("out", source), ("in", target)):
                 moved[port] = moved.get(port, 0) + 4 * task.read.block.size
     busiest = max(moved.values()) / 1e3
-    assert busiest < predict_ranks_ms(bundle, machine) < 0.75 * predict_ms(bundle, machine)
+    assert busiest < predict_ranks_ms(bundle, machine) < 0.75 * predict(bundle, machine).timeline.predicted_ms

@@ -31,7 +31,7 @@ from einc.compiler import compile_model
 from einc.machines.load import format_machine
 from einc.machines.model import Machine, Resource, Site
 from einc.options import CompileOptions
-from einc.predict.timeline import predict_ms
+from einc.predict.timeline import predict
 from einc_runtime.plan.codec import encode
 from einc_runtime.plan.schema import Bundle, TransferTask
 
@@ -134,8 +134,13 @@ def list_cases(machine: Machine, only: str) -> Iterator[Case]:
                     given = tuple((key, str(value)) for key, value in definitions.items())
                     options = CompileOptions(str(file), SITES, given, None, "f32", "eindecomp", schedule)
                     bundle = compile_model(text, f"{model}.ein", options).bundle
-                    predicted = predict_ms(bundle, machine)
-                    yield Case(f"{name}, {schedule}", bundle, predicted, predict_ms(bundle, free) / predicted)
+                    predicted = predict(bundle, machine).timeline.predicted_ms
+                    yield Case(
+                        f"{name}, {schedule}",
+                        bundle,
+                        predicted,
+                        predict(bundle, free).timeline.predicted_ms / predicted,
+                    )
 
 
 def _compare(built: Star, launcher: str, machine: Machine, repeat: int, only: str) -> int:
