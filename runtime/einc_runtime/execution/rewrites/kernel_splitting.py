@@ -22,8 +22,8 @@ MIN_PART_NS = 20_000.0
 """What a part should take at least, as kernels estimate it; smaller tasks stay with the worker that made them ready."""
 
 MIN_STREAM_NS, STREAM_PARTS = 30_000.0, 8
-"""The same for parts of a stream, and how many parts it has for each worker: when one is slower than another, they
-divide the rest."""
+"""The same for parts of a stream, where each worker has several, and how many it has: when one is slower than another,
+they divide the rest."""
 
 BUSY = 0.9
 """The share of the workers' time that must be used."""
@@ -46,12 +46,12 @@ def count_parts(kernels: int, workers: int, time: KernelTime) -> int:
 
     The result is 0 where the time of one kernel is less than the least time of a part.
     """
-    most = int(time.nanoseconds / (MIN_STREAM_NS if time.is_stream else MIN_PART_NS))
     if time.is_stream and workers > 1:
+        most = int(time.nanoseconds / MIN_STREAM_NS)
         rounds = min(STREAM_PARTS, kernels * most // workers)  # whole ones, so that all end together
         if rounds > 1:
             return max(1, rounds * workers // kernels)
-    return min(_count_busy_parts(kernels, workers), most)
+    return min(_count_busy_parts(kernels, workers), int(time.nanoseconds / MIN_PART_NS))
 
 
 def _count_busy_parts(kernels: int, workers: int) -> int:
