@@ -82,8 +82,8 @@ def test_a_step_is_what_a_person_writes() -> None:
 
 @pytest.mark.sampled(2)
 @pytest.mark.parametrize("name", ["learned positions", "convolutions", "running aggregates", "recurrences"])
-@pytest.mark.parametrize("sites", [1, 3])
-def test_plans_of_steps(name: str, sites: int) -> None:
+@pytest.mark.parametrize(("sites", "selector"), [(1, "eindecomp"), (3, "eindecomp"), (4, "fastest")])
+def test_plans_of_steps(name: str, sites: int, selector: str) -> None:
     """With one token after the other, then three at once, on random tokens: as the whole model in numpy."""
     text = STEP_MODELS[name]
     model = read(text, None)
@@ -97,7 +97,7 @@ def test_plans_of_steps(name: str, sites: int) -> None:
     }
     expected = interpret(model, arrays)
     for lengths in ([1] * 11, [3, 3, 3]):
-        options = CompileOptions("host", sites, selector="eindecomp", step=StepRequest("tokens", lengths[0]))
+        options = CompileOptions("host", sites, selector=selector, step=StepRequest("tokens", lengths[0]))
         forms = derive_step(model, StepRequest("tokens", lengths[0])).forms
         session = Session(compile_model(text, "model.ein", options).bundle)
         session.load_weights({t.name: arrays[t.name] for t in model.tensors if t.kind is TensorKind.WEIGHT})

@@ -11,6 +11,7 @@ from einc_runtime.errors import ArrayFault, ValueFault
 from einc_runtime.execution.cpu.executor import CpuExecutor
 from einc_runtime.execution.session import Session
 from einc_runtime.plan.schema import Bundle
+from einc_runtime.plan.states import STATE
 from tests.support.cuda_plans import on_fake
 from tests.support.state_plans import Steps, compile_steps
 
@@ -41,6 +42,19 @@ def test_a_state_is_what_was_appended(backend: str, plan: tuple[int, str, str]) 
     steps.keys[:] = 0
     assert np.array_equal(session.run(steps.draw())["ks"], steps.keys)
     session.close()
+
+
+@pytest.mark.parametrize(("rewrites", "places"), [(True, 1), (False, 2)])
+def test_equal_states_have_one_place(rewrites: bool, places: int) -> None:
+    executor = CpuExecutor(compile_steps(2, "ks=replicated"), 2, rewrites=rewrites)
+    session, steps = Session(executor.bundle, executor=executor), Steps()
+    memory = {id(executor.memory_of(n)) for n, buffer in enumerate(executor.bundle.buffers) if buffer.role == STATE}
+    assert len(memory) == places
+    for _ in range(2):
+        session.run(steps.draw())
+    for number, buffer in enumerate(executor.bundle.buffers):
+        if buffer.role == STATE:
+            np.testing.assert_array_equal(executor.memory_of(number), steps.keys)
 
 
 def test_a_position_outside_changes_nothing() -> None:

@@ -39,6 +39,7 @@ from einc_runtime.execution.rewrites import (
     KernelTime,
     RewriteOptions,
     RewrittenTask,
+    find_merged_states,
     order_channels,
     rewrite,
     separate_results,
@@ -98,7 +99,10 @@ class CpuExecutor:
         self._note_task = note_task
         self._memory = HostMemory(bundle, shared=rewrites, common=common, allocate=allocate, sites=self._part.sites)
         self._common, self._keys = common, {} if common is None else dict(list_shared(bundle))
-        self._tasks, self._kernels = self._prepare_tasks(rewrites, join_maps)
+        merge_states = rewrites and common is None and part is None  # else others have states of their own beside these
+        self._tasks, self._kernels = self._prepare_tasks(rewrites, join_maps, merge_states)
+        if merge_states:
+            self._memory.lay_over(find_merged_states(bundle, [item.task for item in self._tasks]))
         costs = [kernel.nanoseconds for kernel in self._kernels]
         chosen = None if ranks is None else [ranks[item.origin] for item in self._tasks]
         self._graph = RankedTaskGraph.of([item.task.after for item in self._tasks], costs, chosen)
@@ -120,7 +124,9 @@ class CpuExecutor:
         self._scratch: list[Array | None] = [None] * self.workers
         self._bound: list[list[Run | None]] = [[None] * len(self._tasks) for _ in range(self.workers)]
 
-    def _prepare_tasks(self, rewrites: bool, join_maps: bool) -> tuple[tuple[RewrittenTask, ...], list[Kernel]]:
+    def _prepare_tasks(
+        self, rewrites: bool, join_maps: bool, merge_states: bool
+    ) -> tuple[tuple[RewrittenTask, ...], list[Kernel]]:
         kernels = TaskKernels(self.bundle, self._memory)
         kernel_of_task: dict[int, Kernel] = {}
         times: dict[object, KernelTime] = {}
@@ -140,6 +146,7 @@ class CpuExecutor:
             max_move_bytes=MAX_COALESCED_BYTES,
             workers=self._part.workers,
             estimate=estimate,
+            merge_states=merge_states,
             join_maps=join_maps,
             devices=self._part.ranks,
             rank=self._part.rank,

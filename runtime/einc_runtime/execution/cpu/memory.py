@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 from bisect import bisect_left
 from collections import Counter
-from collections.abc import Callable, Collection, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from threading import Lock
 from types import EllipsisType
 
@@ -92,6 +92,11 @@ class HostMemory:
         for number, buffer in enumerate(bundle.buffers):
             if buffer.role == STATE and buffer.site in local_sites:
                 self.buffers[number] = states[buffer.site, buffer.offset]
+
+    def lay_over(self, same: Mapping[int, int]) -> None:
+        """Lets buffers lie where others do, which hold the same."""
+        for number, kept in same.items():
+            self.buffers[number] = self.buffers[kept]
 
     def view(self, region: Region) -> Array:
         """A region of a buffer, as a view."""

@@ -60,6 +60,7 @@ class RewriteOptions:
     `workers`: the threads that should all have work; read by splitting.
     `estimate`: the time that a kernel takes. None: no kernel is split.
     `merge_moves`: where all sites share one memory, let moves that are alike or near each other be one.
+    `merge_states`: where all sites share one memory, let equal states of several be one (`find_merged_states`).
     `join_maps`: compute contractions and the maps of their results as one task.
     `rank`: the process whose tasks are wanted, where there are several; then `devices` are the ranks of the sites.
     Kernels are split as they are in one process, so that results are the same.
@@ -73,6 +74,7 @@ class RewriteOptions:
     workers: int = 1
     estimate: Callable[[RewrittenTask], KernelTime] | None = None
     merge_moves: bool = True
+    merge_states: bool = False
     join_maps: bool = False
     rank: int | None = None
 
@@ -158,7 +160,8 @@ def _rewrite_moves(bundle: ExecutablePlan, options: RewriteOptions) -> Sequence[
     tasks = elide_copies(bundle, bundle.tasks, options.devices, options.peers)
     if not options.one_memory or not options.merge_moves:
         return tasks
-    return coalesce_moves(bundle, deduplicate(bundle, tasks), options.max_move_bytes)
+    tasks = deduplicate(bundle, tasks, merge_states=options.merge_states)
+    return coalesce_moves(bundle, tasks, options.max_move_bytes)
 
 
 def _split(
