@@ -125,10 +125,11 @@ def read_options(
     if "schedule_mode" in values:
         values["schedule"] = values.pop("schedule_mode")
     proposers = [_read_proposer(source) for source in values.pop("proposers", ())]
-    known = [field.name for field in dataclasses.fields(CompileOptions) if field.name not in {*refused, "devices"}]
+    fields = [field.name for field in dataclasses.fields(CompileOptions)]
+    known = [name for name in fields if name not in {*refused, "devices"}]
     for name in values:
         if name not in known:
-            hint = did_you_mean(name, known) or f"there are {', '.join(known)}"
+            hint = did_you_mean(name, [*fields, "params"]) or f"there are {', '.join(known)}"
             raise UsageError(f"{call} has no option '{name}'", hint=hint)
     mode = values.get("schedule", "synthesized")
     if mode not in SCHEDULES:

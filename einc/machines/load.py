@@ -125,7 +125,8 @@ def _read_file(path: str) -> str:
         with open(path, "rb") as file:
             data = file.read(MAX_MACHINE_TEXT + 1)
     except FileNotFoundError:
-        raise UsageError(f"there is no machine file {path}") from None
+        hint = "`einc machine list` shows machines with names; `einc machine show NAME --json` prints a file to change"
+        raise UsageError("there is no such machine file", where=path, hint=hint) from None
     except OSError as error:
         raise ReadError(f"cannot read the machine file {path}: {error.strerror}") from None
     if len(data) > MAX_MACHINE_TEXT:
@@ -176,10 +177,10 @@ def _build_machine(file: MachineFile, open_count: int | None) -> Machine:
         )
         for k, entry in enumerate(file.resources)
     ]
-    resources = (*listed, *expand_rules(file.rules, len(sites), listed))
-    for name, count in Counter(resource.name for resource in resources).most_common(1):
+    for name, count in Counter(resource.name for resource in listed).most_common(1):
         if count > 1:
             raise MachineError(f"resources: two resources have the name {name!r}")
+    resources = (*listed, *expand_rules(file.rules, len(sites), listed))
     is_cpu = file.name == HOST or not isinstance(file.cores, UnsetType)
     return Machine(
         file.name,
@@ -301,7 +302,7 @@ def require_connected(machine: Machine, where: str, hint: str | None = None) -> 
             f"no data can get from site 0 to site {lost}, not even over other sites: "
             f"site 0 is joined with {len(reached) - 1} of the {len(machine.sites) - 1} others",
             where=where,
-            hint=hint or "resources must list pairs that join all sites",
+            hint=hint or "rules, or pairs of resources, must join all sites",
         )
 
 

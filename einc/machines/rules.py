@@ -20,6 +20,7 @@ def expand_rules(rules: Sequence[Rule], sites: int, before: Sequence[Resource]) 
     """The resources that the rules stand for, in order; `before` are those that the file lists one by one."""
     resources: list[Resource] = []
     listed = sum(len(resource.pairs) for resource in before)
+    names = {resource.name for resource in before}
     complete = False  # whether a rule has listed all pairs that were left
     for k, rule in enumerate(rules):
         at = f"rules[{k}]"
@@ -32,6 +33,11 @@ def expand_rules(rules: Sequence[Rule], sites: int, before: Sequence[Resource]) 
             added = _expand_rule(rule, at, sites)
         if not isinstance(rule, NetworkRule):
             added = [add_peak(resource, rule.peak_gbs, at) for resource in added]
+        twice = next((resource.name for resource in added if resource.name in names), None)
+        if twice is not None:
+            hint = "rules of one kind have names of their own"
+            raise MachineError(f"{at}.name: with {rule.name!r}, two resources have the name {twice!r}", hint=hint)
+        names.update(resource.name for resource in added)
         resources += added
         listed += sum(len(resource.pairs) for resource in added)
     return resources

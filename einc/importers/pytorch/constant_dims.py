@@ -4,16 +4,18 @@ from __future__ import annotations
 
 import logging
 import sys
-from collections.abc import Iterator, Mapping
+import traceback
+from collections.abc import Iterable, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass
+from types import FrameType
 from typing import Any
 
 _LOGGER_NAME = "torch.fx.experimental.symbolic_shapes"
 _CONSTANT_RECORD = "set_replacement %s"
 """How the record begins that a symbol is a number from now on; its first argument is the symbol."""
-_NOT_OF_USER = ("torch", "einc", "logging", "contextlib", "functools", "sympy")
-"""Packages in whose lines nobody meant the number."""
+_NOT_OF_USER = sys.stdlib_module_names | {"torch", "einc", "sympy"}
+"""Packages in whose lines a user wrote nothing."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -42,7 +44,7 @@ def note_lines() -> Iterator[dict[str, str]]:
     class Handler(logging.Handler):
         def emit(self, record: logging.LogRecord) -> None:
             if str(record.msg).startswith(_CONSTANT_RECORD) and isinstance(record.args, tuple):
-                lines.setdefault(str(record.args[0]), _find_user_line())
+                lines.setdefault(str(record.args[0]), _name_user_line(_walk_back(sys._getframe(1))))
 
     log = logging.getLogger(_LOGGER_NAME)
     before = log.level, log.propagate, log.handlers
@@ -57,13 +59,22 @@ def note_lines() -> Iterator[dict[str, str]]:
         log.propagate, log.handlers = before[1:]
 
 
-def _find_user_line() -> str:
-    frame: Any = sys._getframe(1)
+def find_user_line(error: Exception) -> str:
+    """The last line of the user on the way to an error, below that which called einc; "" where there is none."""
+    frames = list(traceback.walk_tb(error.__traceback__))
+    return _name_user_line(reversed(frames))
+
+
+def _walk_back(frame: FrameType | None) -> Iterator[tuple[FrameType, int]]:
     while frame is not None:
-        package = str(frame.f_globals.get("__name__", "")).partition(".")[0]
-        if package not in _NOT_OF_USER:
-            return f"{frame.f_code.co_filename}:{frame.f_lineno}"
+        yield frame, frame.f_lineno
         frame = frame.f_back
+
+
+def _name_user_line(frames: Iterable[tuple[FrameType, int]]) -> str:
+    for frame, line in frames:
+        if str(frame.f_globals.get("__name__", "")).partition(".")[0] not in _NOT_OF_USER:
+            return f"{frame.f_code.co_filename}:{line}"
     return ""
 
 

@@ -15,7 +15,7 @@ from typing import Any
 
 from einc.errors import Diagnostic, ModelError
 from einc.importers.pytorch.aten import find_operator
-from einc.importers.pytorch.constant_dims import ConstantDim, list_constant_dims, note_lines
+from einc.importers.pytorch.constant_dims import ConstantDim, find_user_line, list_constant_dims, note_lines
 from einc.importers.pytorch.recurrences import keep_recurrences
 from einc_runtime.errors import MissingFault
 from einc_runtime.installing import suggest_packages
@@ -23,6 +23,10 @@ from einc_runtime.installing import suggest_packages
 JOINED_MODULE = "module"
 """What a module is called in that of its loss."""
 ARGUMENTS_HINT = "give what the module is called with: args=(x,), or kwargs={'x': x}"
+_DATA_HINT = (
+    "what is computed, and how much, cannot depend on elements of tensors; compute both ways of an `if`, and take one "
+    "by torch.where"
+)
 _EXPERTS_FIELD = "_experts_implementation"
 """The field of a configuration that says how experts are computed (transformers/integrations/moe.py)."""
 _EXPERTS_OF_EINC = "einc"
@@ -83,8 +87,10 @@ def export_module(
         except Exception as error:  # torch raises errors of many kinds for what it cannot export
             words = str(error).strip() or type(error).__name__
             problem = f"torch.export cannot export the module: {words.splitlines()[0][:300]}"
-            hint = ARGUMENTS_HINT if isinstance(error, TypeError) and "argument" in words else None
-            raise ModelError([Diagnostic(problem, hint=hint)]) from error
+            hints = [ARGUMENTS_HINT] if isinstance(error, TypeError) and "argument" in words else []
+            hints += [_DATA_HINT] if "data-dependent" in words else []
+            hints += [f"it stopped in {line}"] if (line := find_user_line(error)) else []
+            raise ModelError([Diagnostic(problem, hint="; ".join(hints) or None)]) from error
     return ExportedNames(tuple(names), tuple(constants))
 
 

@@ -26,6 +26,7 @@ _DEVICE_NAME = re.compile(r"Device: *([0-9]{1,4}), (.{1,80}?), pciBusID: .*")
 _RANK_LINE = re.compile(r"# +Rank +([0-9]{1,5}) .{0,200}? device +[0-9]+ \[[0-9a-zA-Z:.x]+\] (.{1,80}?)\s*")
 _RESULT = re.compile(r" *([0-9]{1,15}) +[0-9]{1,15} +[a-z0-9_]{2,16} .*")
 _NUMBER = r"[0-9]{1,9}(?:\.[0-9]{1,9})?"
+_TESTS = "give all that `p2pBandwidthLatencyTest` of CUDA's samples prints, or a test of nccl-tests"
 _SLOWER = 0.9
 """A pair that reaches less than this part of what its resources do gets a resource of its own."""
 
@@ -51,7 +52,7 @@ def read_measured_links(text: str, where: str) -> MeasuredLinks:
     """The rates in the output of a tool. Raises MachineError at the first line that is wrong."""
     lines = text.splitlines()
     if len(lines) > MAX_REPORT_LINES:
-        raise MachineError(f"more than {MAX_REPORT_LINES} lines, which is no output of a test", where=where)
+        raise MachineError(f"more than {MAX_REPORT_LINES:,} lines, which is no output of a test", where=where)
     if "busbw" in text and "P2P=Enabled" not in text:
         return _read_ring(lines, where)
     names = {int(match[1]): match[2] for line in lines if (match := _DEVICE_NAME.fullmatch(line.strip()))}
@@ -62,11 +63,11 @@ def read_measured_links(text: str, where: str) -> MeasuredLinks:
             matrices.setdefault(title[1].partition(" ")[0], _read_matrix(lines, position + 1, where))
     one_way = matrices.get("Unidirectional")
     if one_way is None:
-        raise MachineError("there is no matrix 'Unidirectional P2P=Enabled Bandwidth'", where=where)
+        raise MachineError("there is no matrix 'Unidirectional P2P=Enabled Bandwidth'", where=where, hint=_TESTS)
     count = 1 + max(max(pair) for pair in one_way)
     for matrix in matrices.values():
         if len(matrix) != len(one_way):
-            raise MachineError("its matrices have different numbers of GPUs", where=where)
+            raise MachineError("its matrices have different numbers of GPUs", where=where, hint=_TESTS)
     pairs = [(a, b) for a in range(count) for b in range(count) if a != b]
     for a, b in pairs:
         if not 1e-3 <= one_way[a, b] <= 1e6:
@@ -104,7 +105,7 @@ def _read_ring(lines: Sequence[str], where: str) -> MeasuredLinks:
     names = {int(match[1]): match[2] for line in lines if (match := _RANK_LINE.fullmatch(line))}
     results = [(int(match[1]), line.split()) for line in lines if (match := _RESULT.fullmatch(line)) is not None]
     if header is None or not results:
-        raise MachineError("there is no line of results below `# size count type ... busbw`", where=where)
+        raise MachineError("there is no line of results below `# size count type ... busbw`", where=where, hint=_TESTS)
     if not names or set(names) != set(range(len(names))):
         raise MachineError("expected a line `# Rank 0 ... device 0 [0x07] NAME` for each rank", where=where)
     _, words = max(results, key=lambda result: result[0])

@@ -39,7 +39,7 @@ def read_rocm(text: str, where: str) -> Topology:
     """The topology of the tables. Raises MachineError, pointing at the first line that is wrong."""
     lines = text.splitlines()
     if len(lines) > MAX_REPORT_LINES:
-        raise MachineError(f"more than {MAX_REPORT_LINES} lines, which is no table of rocm-smi", where=where)
+        raise MachineError(f"more than {MAX_REPORT_LINES:,} lines, which is no table of rocm-smi", where=where)
     kinds = _read_table(lines, _LINK_TYPES, where)
     if kinds is None:
         raise MachineError(f"there is no table '{_LINK_TYPES}'", where=where, hint="`rocm-smi --showtopo` prints one")

@@ -64,7 +64,7 @@ def read_smi(text: str, where: str) -> Topology:
     """The topology of a matrix. Raises MachineError, pointing at the first word that is wrong."""
     texts = text.splitlines()
     if len(texts) > MAX_REPORT_LINES:
-        raise MachineError(f"more than {MAX_REPORT_LINES} lines, which is no topology table", where=where)
+        raise MachineError(f"more than {MAX_REPORT_LINES:,} lines, which is no topology table", where=where)
     lines, peer_tables = _take_peer_tables([_split_line(line, number) for number, line in enumerate(texts, 1)], where)
     position = _find_header(lines)
     if position is None:

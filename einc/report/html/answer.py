@@ -12,7 +12,7 @@ from einc.report.division import format_rate, name_shape
 from einc.report.known_steps import format_parallelism
 from einc.report.selection import group_contenders, summarize_selection
 from einc.report.step_parts import format_step
-from einc.report.tables import NOT_MEASURED, format_range, summarize_time
+from einc.report.tables import NOT_MEASURED, format_ms, format_range, summarize_time
 from einc_runtime.strict_json import Document
 from einc_runtime.text import format_count, format_memory, shorten
 
@@ -223,9 +223,7 @@ def _list_contenders(document: Document) -> list[Document]:
 
 
 def _format_ms(time: float | None) -> str:
-    if time is None:
-        return ""
-    return f"{time:,.3f} ms" if time >= 0.01 or not time else f"{time:.3g} ms"
+    return "" if time is None else format_ms(time)
 
 
 def _percent(value: float | None, most: float) -> float:

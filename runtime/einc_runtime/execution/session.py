@@ -273,11 +273,11 @@ class Session:
         Weights stay; inputs have to be loaded again. Raises ArrayFault and KernelFault as the single steps do.
         """
         with self._guard.entered():
-            absent = [
-                tensor.name for tensor in self.inputs if tensor.name in self._needed and tensor.name not in inputs
-            ]
+            names = [tensor.name for tensor in self.inputs]
+            absent = [name for name in names if name in self._needed and name not in inputs]
             if absent:
-                raise ArrayFault(f"nothing is given for input {quote_names(absent)}")
+                hint = f"the inputs are {quote_names(names)}"
+                raise ArrayFault(f"nothing is given for input {quote_names(absent)}", hint=hint)
             self._guard.take_over()
             try:
                 self.load_all(inputs)

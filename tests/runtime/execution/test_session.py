@@ -122,7 +122,7 @@ def test_byte_order_and_memory_order_do_not_matter(bundle):
         ("x", X.astype(object), "found object"),
         ("x", X.tolist(), "not a numpy array but list"),
         ("w", X, r"expected f32\[3, 2\] for weight 'w'"),
-        ("xx", X, "no input 'xx' .did you mean 'x'"),
+        ("xx", X, "no input 'xx' .there are 'x', 'w'"),
         ("y", X, "no input 'y'"),
         ("a", X, "no input 'a'"),
     ],
