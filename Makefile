@@ -333,6 +333,7 @@ bench-throughput: .venv/dev  ## what is chosen for throughput, against plans by 
 testbed: .venv/mpi  ## run exchange programs and plans in network namespaces with limited links (needs root; removes what it makes)
 	$(BIN)/python -m tests.testbed
 	$(BIN)/python -m tests.testbed.plans
+	$(BIN)/python -m tests.testbed.throughput
 
 # The interpreter that is used as it is: it has PyTorch and cupy, which .venv has not.
 GPU_PYTHON_BIN ?= python3
