@@ -36,6 +36,10 @@ from einc_runtime.plan.meaning.terms import ends_of
 from einc_runtime.plan.work import AttentionWork
 
 CALLS = ("attention",)
+INSTEAD_OF_TENSORS = dict.fromkeys(
+    ("seq_lens", "q_lens", "k_lens"),
+    "lengths that are data: spans=packed_spans(q, q_lens, k_lens), or packed_causal_spans",
+)
 _ROLES = ("queries", "keys", "values")
 _ATTRIBUTES = ("causal", "scale", "q_lens", "k_lens", "window", "extras")
 

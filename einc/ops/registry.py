@@ -25,6 +25,7 @@ _FILES = (
 - `CALLS`: the names of calls that its function `call` turns into operators;
 - `EXTRAS`: the keyword arguments of these calls that are tensors. `call` gets them after the positional tensors, in
   the order in which they are written, and their names in that order as the attribute `extras`;
+- `INSTEAD_OF_TENSORS`: what to write in place of other keyword arguments that are tensors;
 - `FAMILIES`: for each operator family, the function that restores its operators from a plan.
 """
 
@@ -34,6 +35,12 @@ _Restore: TypeAlias = Callable[[tuple[TensorDesc, ...], Attributes], Operator]
 _CALLS: dict[str, _Make] = {name: file.call for file in _FILES for name in getattr(file, "CALLS", ())}
 _EXTRAS: dict[str, tuple[str, ...]] = {
     name: file.EXTRAS for file in _FILES if hasattr(file, "EXTRAS") for name in file.CALLS
+}
+_HINTS = {
+    (name, key): hint
+    for file in _FILES
+    for name in file.CALLS
+    for key, hint in getattr(file, "INSTEAD_OF_TENSORS", {}).items()
 }
 
 
@@ -102,6 +109,7 @@ def call(name: str, arguments: Sequence[Argument], keywords: Mapping[str, Argume
     for key in keywords:
         if key in tensors and key not in known:
             hint = f"the tensors it takes by keyword: {', '.join(known)}" if known else "it takes no tensor by keyword"
+            hint = _HINTS.get((name, key), hint)
             raise OperatorError(f"{name}: '{key}' cannot be a tensor", argument=key, hint=hint)
         if key not in tensors and key in known:
             raise OperatorError(f"{name}: '{key}' must be a tensor, not {format_value(keywords[key])}", argument=key)

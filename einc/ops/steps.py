@@ -229,20 +229,24 @@ def _find_attention(operator: Attention, forms: Sequence[TokenForm], tokens: Ste
         return StepForm(registry.restore(operator.family, shared, attributes), read_same(forms), (1, 1))
     if not operator.causal:
         raise OperatorError("lets every token see the tokens behind it (it has no causal=true)")
-    if not set(extras) <= {"mask"}:
+    if not set(extras) <= {"mask", "spans"}:
         raise OperatorError(f"lets tokens see what its {' and '.join(extras)} say, which may be later ones")
     _require_lengths(operator.k_lens, tokens)
-    in_blocks = tokens.blocks is not None and operator.mask is None
+    in_blocks = tokens.blocks is not None and not extras
     source = Source.POOL if in_blocks else Source.CACHE
     inputs = [StepInput(Source.SAME), StepInput(source, 1, 1), StepInput(source, 2, 1)]
     kept = [tokens.keep(desc, 1) for desc in (operator.keys, operator.values)]
     descs = [new_queries, *(map(tokens.pool, kept) if in_blocks else kept)]
-    if operator.mask is not None:
-        cached = extras["mask"] == 0
-        if tokens.sequences > 1 and not cached:
+    for number, name in enumerate(operator.extras, 3):
+        desc, has_tokens = operator.inputs[number], extras[name] == 0
+        if name == "spans":  # of each query, and of keys counted in its own sequence
+            inputs.append(StepInput(Source.SAME if has_tokens else Source.ROWS, number))
+            descs.append(tokens.shorten(desc, 0))
+            continue
+        if tokens.sequences > 1 and not has_tokens:
             raise OperatorError("has a mask of keys that is not one of tokens, which several sequences cannot share")
-        inputs.append(StepInput(Source.CACHE if cached else Source.SAME, 3))
-        descs.append(tokens.keep(operator.mask, 0) if cached else operator.mask)
+        inputs.append(StepInput(Source.CACHE if has_tokens else Source.SAME, number))
+        descs.append(tokens.keep(desc, 0) if has_tokens else desc)
     attributes["k_lens"], attributes["extras"] = tokens.lens, (*operator.extras, "positions")
     inputs.append(StepInput(Source.POSITIONS))
     descs.append(tokens.positions)

@@ -55,6 +55,22 @@ both = concat(local, all, over="d", into="e")
 o = reshape(transpose(both, "tokens", "heads", "e"), tokens=tokens, n=heads * 2 * d)
 output o
 """,
+    "packed documents": f"""
+model packed
+dim tokens = 11
+dim documents = 4
+{HEADS}
+input x : f32[tokens, width]
+input ends : i64[tokens, 2]
+input lens : i64[documents]
+weight fixed : i64[tokens, 2]
+{PROJECTIONS}
+{ATTENTION}
+a = attention(q, k, v, causal=true, spans=packed_spans(q, lens, lens))
+b = attention(q, k, v, causal=true, window=5, spans=ends)
+o = a + b + attention(q, k, v, causal=true, spans=fixed)
+output o
+""",
     "latent rows": """
 model latent
 dim tokens = 11
