@@ -10,22 +10,23 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from einc.core.tensor import DType, TensorDesc
-from einc.errors import MAX_FINDINGS, Diagnostic, ModelError, OperatorError, UsageError
+from einc.errors import MAX_FINDINGS, Diagnostic, ModelError, OperatorError
 from einc.graph.absorbed_products import absorb_products
 from einc.graph.builder import GraphBuilder
 from einc.graph.graph import Graph, GraphTensor, Node, TensorKind, verify_graph
+from einc.graph.step_requests import StepRequest as StepRequest
+from einc.graph.step_requests import find_step_tokens
 from einc.ops import registry
 from einc.ops.arguments import make_unique
-from einc.ops.base import Attributes
+from einc.ops.base import Attributes, Operator
 from einc.ops.carry_steps import make_counter, make_keeper, make_last_position, make_picker, make_rows, make_start
 from einc.ops.index_operator import find_lookup
 from einc.ops.index_steps import numbers_tokens
 from einc.ops.pair_steps import make_eraser
 from einc.ops.step_forms import (
-    CacheBlocks,
     Dependence,
     Pairs,
     Source,
@@ -33,9 +34,10 @@ from einc.ops.step_forms import (
     StepInput,
     StepTokens,
     TokenForm,
+    TokenWindow,
 )
-from einc.ops.steps import find_sequence_lengths, find_step_form, make_gatherer, make_row_reader
-from einc_runtime.text import did_you_mean
+from einc.ops.steps import find_step_form, make_gatherer, make_row_reader
+from einc.ops.window_steps import WindowPlaces, make_windows
 
 POSITIONS_INPUT = "positions"
 """The input of a step that says where each new token stands in its own sequence."""
@@ -43,17 +45,6 @@ PLACES_INPUT = "cache_places"
 """That which says where a new token is written, in caches that lie in blocks: counted through all blocks."""
 BLOCKS_INPUT = "cache_blocks"
 """That with the numbers of the blocks of each sequence."""
-
-
-@dataclass(frozen=True, slots=True)
-class StepRequest:
-    """So many new tokens of each sequence along a dimension of the model; how many sequences there are, where the
-    model reads one; and the blocks in which caches lie, where sequences have no places of their own."""
-
-    dimension: str
-    tokens: int
-    sequences: int = 1
-    blocks: CacheBlocks | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -75,7 +66,7 @@ def derive_step(graph: Graph, request: StepRequest) -> DecodeStep:
     their numbers count from the first new token. Raises ModelError with every operator that needs later tokens, and
     UsageError for a request that does not fit the model.
     """
-    tokens, graph = _find_tokens(graph, request), absorb_products(graph)
+    tokens, graph = find_step_tokens(graph, request), absorb_products(graph)
     derivation = _Derivation(graph, tokens)
     findings = [finding for node in graph.nodes if (finding := derivation.add(node)) is not None]
     findings += derivation.find_loose_pairs(graph.outputs)
@@ -89,56 +80,6 @@ def derive_step(graph: Graph, request: StepRequest) -> DecodeStep:
     return DecodeStep(step, tokens, derivation.list_forms(), derivation.declared)
 
 
-def _find_tokens(graph: Graph, request: StepRequest) -> StepTokens:
-    """What the model says of the tokens that are asked for."""
-    name = request.dimension
-    for tensor in graph.tensors:
-        if tensor.kind is TensorKind.STATE:
-            raise UsageError(
-                f"{graph.name} is a step already: it has the state '{tensor.name}'",
-                hint="a step is derived from a model that reads whole sequences",
-            )
-    inputs = [tensor.desc for tensor in graph.tensors if tensor.kind is TensorKind.INPUT]
-    extents = {extent for desc in inputs for dim, extent in zip(desc.dims, desc.shape, strict=True) if dim == name}
-    if len(extents) != 1:
-        dims = sorted({dim for desc in inputs for dim in desc.dims})
-        raise UsageError(
-            f"{'no input' if not extents else 'not each input'} of {graph.name} has "
-            f"{'a dimension' if not extents else 'the same extent of'} '{name:.80}'",
-            hint=did_you_mean(name, dims) or f"the dimensions of its inputs are {', '.join(dims)[:200] or 'none'}",
-        )
-    (extent,) = extents
-    lengths = {lens for node in graph.nodes if (lens := find_sequence_lengths(node.operator)) and sum(lens) == extent}
-    if len(lengths) > 1:
-        raise UsageError(f"operators of {graph.name} pack the {extent} tokens in different ways")
-    (lens,) = lengths or {(extent,)}
-    if request.sequences > 1 and len(lens) > 1:
-        raise UsageError(
-            f"{graph.name} packs {len(lens)} sequences itself; a step has several of a model that reads one"
-        )
-    if not 1 <= request.tokens <= min(lens) or extent < 2:
-        raise UsageError(
-            f"a step of {request.tokens} new tokens does not fit '{name}' with {min(lens)} tokens of a sequence",
-            hint="the model is built with as many tokens as the states have room for, at least 2: -D makes it longer",
-        )
-    tokens = StepTokens(name, lens, request.tokens, request.sequences, request.blocks)
-    if request.blocks is not None:
-        _require_blocks(tokens, request.blocks)
-    return tokens
-
-
-def _require_blocks(tokens: StepTokens, blocks: CacheBlocks) -> None:
-    """Raises UsageError for blocks that sequences do not fill."""
-    if len(tokens.model_lens) > 1:
-        raise UsageError("caches lie in blocks in steps of a model that reads one sequence")
-    if blocks.size < 1 or tokens.model_extent % blocks.size or blocks.count * blocks.size < tokens.new_extent:
-        raise UsageError(
-            f"{blocks.count} blocks of {blocks.size} tokens do not fit {tokens.sequences} sequences of "
-            f"{tokens.model_extent} tokens, of which {tokens.new} are new",
-            hint="the tokens of a block divide those of a sequence, and there is room for all new ones",
-        )
-
-
 class _Derivation:
     """The step as far as it is built: the form of each tensor, and what was made beside the model's own tensors."""
 
@@ -150,6 +91,7 @@ class _Derivation:
         self._forms: dict[str, TokenForm | None] = {}  # None: what it is computed from was refused
         self._extra: dict[tuple[Source, str, int], str] = {}
         self._carries: dict[tuple[str, int], str] = {}  # the states, by their nodes
+        self._windows: dict[tuple[str, int, TokenWindow], str] = {}
         self._undeclared = {tensor.name: tensor for tensor in graph.tensors if tensor.kind is TensorKind.WEIGHT}
         self._forms.update(dict.fromkeys(self._undeclared, Dependence.NONE))
         self.declared: dict[str, str] = {}  # inputs that the model does not have
@@ -298,6 +240,11 @@ class _Derivation:
         name = node.inputs[item.number]
         if item.source is Source.SAME:
             return name
+        if item.window is not None:
+            key = name, item.axis, item.window
+            if key not in self._windows:
+                self._windows[key] = self._make_windows(*key)
+            return self._windows[key]
         make = {
             Source.CACHE: self._cache,
             Source.APART: self._cache_apart,
@@ -307,6 +254,41 @@ class _Derivation:
             Source.ROWS: self._read_rows,
         }
         return self._keep(item.source, name, item.axis, make[item.source])
+
+    def _make_windows(self, name: str, axis: int, window: TokenWindow) -> str:
+        """The windows of the new tokens, whose last rows take the places of the oldest in a state."""
+        tokens, desc = self._tokens, self._table[name].desc
+        state_desc, places = tokens.keep_windows(desc, axis, window), WindowPlaces(tokens, window.before)
+
+        before, (positions, *table) = window.before, self._list_places()
+        counted = self._keep(Source.COUNTED, "counted", 0, self._count)
+
+        def find(role: str, make: Callable[[], Operator], *inputs: str) -> str:
+            def apply(*_: object) -> str:
+                return self.builder.apply(make(), inputs, (self._name(f"window_{role}"),))[0]
+
+            return self._keep(Source.WINDOW, role, before, apply)
+
+        is_new = find("new", places.find_new, positions)
+        kept = find("kept", places.find_kept, positions, *table)
+        rows = find("rows", places.find_replaced, positions, counted, *table)
+        state = self.builder.state(self._name(f"{name}.window"), state_desc)
+        maker = make_windows(tokens.shorten(desc, axis), axis, window, state_desc, tokens)
+        operands = name, state, is_new, kept
+        (divided,) = self.builder.apply(maker, operands, (self._name(f"{name}.windows"),), reads_state=True)
+        recent = tokens.sequences * min(tokens.new, before)
+        shapes = [(state_desc.shape[0], count, state_desc.shape[2]) for count in (tokens.new_extent, recent)]
+        new = self._reshape(name, replace(state_desc, shape=shapes[0]), f"{name}.new")
+        if recent < tokens.new_extent:
+            (new,) = self.builder.apply(
+                places.take_recent(self.builder.desc(new)), (new,), (self._name(f"{name}.recent"),)
+            )
+            new = self._reshape(new, replace(state_desc, shape=shapes[1]), f"{name}.recent")
+        rows = self._reshape(rows, replace(tokens.positions, shape=(recent,)), "window_rows")
+        lens = {"cache_lens": (state_desc.shape[1],), "new_lens": (recent,)}
+        append = registry.restore("append", (state_desc, self.builder.desc(new), self.builder.desc(rows)), lens)
+        self.builder.apply(append, (state, new, rows), (self._name(f"{name}.after"),))
+        return self._reshape(divided, tokens.divide_windows(desc, axis, window), f"{name}.windows")
 
     def _declare_extra(self, name: str) -> str:
         """The input that says where tokens are, declared where it is needed first."""

@@ -3,7 +3,8 @@
 With the loop t of tokens in its result, a program may read
 
 - a tensor of tokens at t: the new tokens alone are needed;
-- at t plus what is never above 0 (the window of a causal convolution), or at 0: a cache has these tokens;
+- at t plus what is never above 0: the last few tokens are kept (the window of a causal convolution), or a cache has all
+  (a longer one, and the token 0);
 - at numbers that are data, of which an input says which tokens they are: they count from the first new token;
 - at any k of a running aggregate over `k <= t`: what it was at the token before is carried (`recurrence_steps`), and
   where values are read at other places than k, a cache has them;
@@ -14,7 +15,7 @@ The loop t has as many places as there are new tokens then, and an element of th
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 
 from einc.core.tensor import TensorDesc
@@ -31,12 +32,24 @@ from einc.ops.step_forms import (
     StepInput,
     StepTokens,
     TokenForm,
+    TokenWindow,
     read_same,
     require_rows,
     require_single,
 )
 from einc_runtime.plan.index_patterns import RunningAggregate, find_pattern
-from einc_runtime.plan.index_programs import IndexProgram, IndexRead, Position, Read, TensorRead, make_position
+from einc_runtime.plan.index_programs import (
+    NEAREST_ELEMENT,
+    IndexProgram,
+    IndexRead,
+    Position,
+    Read,
+    TensorRead,
+    make_position,
+)
+
+MAX_REACH = 16
+"""The most tokens before a new one that are copied to a window of it; of longer windows, a cache has all tokens."""
 
 
 def find_index_step(operator: IndexOperator, forms: Sequence[TokenForm], tokens: StepTokens) -> StepForm:
@@ -64,16 +77,45 @@ def find_index_step(operator: IndexOperator, forms: Sequence[TokenForm], tokens:
         if not (running is None and _is_own_token(position, loop))
         and _require_earlier(program, position, loop, running)
     }
+    windows = {} if running is not None else _find_windows(program, forms, loop, cached)
+    aggregated = running.loop if running else None
     return _Rewriting(
-        operator, tuple(forms), tokens, loop, running.loop if running else None, frozenset(cached)
+        operator, tuple(forms), tokens, loop, aggregated, frozenset(cached - windows.keys()), windows
     ).write()
+
+
+def _find_windows(
+    program: IndexProgram, forms: Sequence[TokenForm], loop: str, operands: Iterable[int]
+) -> dict[int, TokenWindow]:
+    """Those of these operands that are read at the last few tokens alone."""
+    windows = {}
+    for operand in sorted(operands):
+        reads = program.operand_reads(operand)
+        axis = forms[operand]
+        assert isinstance(axis, int)
+        spans = [_find_span(program, read.positions[axis], loop) for read in reads]
+        outside = {read.outside for read in reads} - {""}
+        before = -min(span if span is not None else -MAX_REACH - 1 for span in spans)
+        if 1 <= before <= MAX_REACH and len(outside) == 1 and NEAREST_ELEMENT not in outside:
+            windows[operand] = TokenWindow(before, *outside)
+    return windows
+
+
+def _find_span(program: IndexProgram, position: Position, loop: str) -> int | None:
+    """How far from the token of the result the first one is that is read; None where this is not known."""
+    span = _leave_out(position, loop).span(program.whole) if dict(position.terms).get(loop) == 1 else None
+    return None if span is None else span[0]
+
+
+def _leave_out(position: Position, loop: str) -> Position:
+    return Position(tuple(term for term in position.terms if term[0] != loop), position.constant)
 
 
 def rewrite_at_positions(
     operator: IndexOperator, forms: Sequence[TokenForm], tokens: StepTokens, loop: str, cached: frozenset[int]
 ) -> StepForm:
     """The program with a loop over new tokens, at their positions, and some operands from caches."""
-    return _Rewriting(operator, tuple(forms), tokens, loop, None, cached).write()
+    return _Rewriting(operator, tuple(forms), tokens, loop, None, cached, {}).write()
 
 
 def numbers_tokens(operator: Operator, forms: Sequence[TokenForm]) -> bool:
@@ -142,7 +184,7 @@ def _require_earlier(program: IndexProgram, position: Position, loop: str, runni
         raise OperatorError(f"reads tokens at the positions {position}, which are not known to be earlier ones")
     if not terms and position.constant == 0:
         return True  # the first token, which is never behind another one
-    span = Position(tuple(term for term in position.terms if term[0] != counted), position.constant).span(program.whole)
+    span = _leave_out(position, counted).span(program.whole)
     assert span is not None
     if terms.get(counted) != 1 or (loop in terms and loop != counted):
         raise OperatorError(f"reads tokens at the positions {position}, which are not known to be earlier ones")
@@ -171,7 +213,7 @@ def _find_last(operator: IndexOperator, forms: Sequence[TokenForm], tokens: Step
 @dataclass(frozen=True, slots=True)
 class _Rewriting:
     """A program whose loop `loop` runs over tokens, the operands in `cached` from caches, of which a running aggregate
-    has those at its loop `aggregated`."""
+    has those at its loop `aggregated`, and those in `windows` from windows."""
 
     operator: IndexOperator
     forms: tuple[TokenForm, ...]
@@ -179,14 +221,16 @@ class _Rewriting:
     loop: str
     aggregated: str | None
     cached: frozenset[int]
+    windows: Mapping[int, TokenWindow]
 
     def write(self) -> StepForm:
         program, operands = self.operator.program, self.operator.operands
         reads = [self._move(read) for read in program.reads]
         descs = [self._shorten(number, desc) for number, desc in enumerate(operands)]
         inputs = [self._read(number) for number in range(len(operands))]
-        if self.cached or reads != list(program.reads):
+        if self.windows or self.cached or reads != list(program.reads):
             require_single(self.tokens, "knows the positions of tokens")
+        if self.cached or self._names_positions(reads):
             reads.append(TensorRead(len(operands), (Position(((self.loop, 1),)),)))
             descs.append(self.tokens.positions)
             inputs.append(StepInput(Source.POSITIONS))
@@ -196,6 +240,12 @@ class _Rewriting:
         scalar = replace(self.operator.scalar, arity=arity)
         written = build_index_operator(descs, changed, scalar, self.operator.dims)
         return StepForm(written, tuple(inputs), (program.result.index(self.loop),) * len(written.outputs))
+
+    def _names_positions(self, reads: Sequence[Read]) -> bool:
+        """Whether reads depend on the positions, which are read behind all others."""
+        element, number = f"@{len(self.operator.program.reads)}", len(self.operator.operands)
+        tensors = [read for read in reads if isinstance(read, TensorRead)]
+        return any(r.operand == number or element in dict(p.terms) for r in tensors for p in r.positions)
 
     def _find_extent(self, name: str, extent: int) -> int:
         """The positions of a loop: new tokens, or all that a cache has where these are aggregated."""
@@ -221,6 +271,8 @@ class _Rewriting:
         form = self.forms[number]
         if (rows := self._find_rows(number)) is not None:
             return self.tokens.shorten(desc, rows)
+        if number in self.windows and isinstance(form, int):
+            return self.tokens.divide_windows(desc, form, self.windows[number])
         if number in self.cached and isinstance(form, int):
             keep = self.tokens.keep_apart if self.tokens.sequences > 1 else self.tokens.keep
             return (self.tokens.flatten if self._reads_state(number) else keep)(desc, form)
@@ -228,6 +280,9 @@ class _Rewriting:
 
     def _read(self, number: int) -> StepInput:
         form = self.forms[number]
+        if number in self.windows:
+            assert isinstance(form, int)
+            return StepInput(Source.WINDOW, number, form, self.windows[number])
         if number in self.cached:
             assert isinstance(form, int)
             source = Source.APART if self.tokens.sequences > 1 else Source.CACHE
@@ -244,7 +299,12 @@ class _Rewriting:
         form = self.forms[read.operand]
         axis = form.queries if isinstance(form, Pairs) else self._find_rows(read.operand)
         axis = form if isinstance(form, int) else axis
-        if read.operand not in self.cached:
+        if read.operand in self.windows and isinstance(axis, int):
+            moved = [self._move_position(position) for position in read.positions]
+            behind = _leave_out(read.positions[axis], self.loop)
+            column = replace(behind, constant=behind.constant + self.windows[read.operand].before)
+            moved[axis : axis + 1] = Position(((self.loop, 1),)), column
+        elif read.operand not in self.cached:
             moved = [p if at == axis else self._move_position(p) for at, p in enumerate(read.positions)]
         else:
             moved = [self._move_position(position) for position in read.positions]

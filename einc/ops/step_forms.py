@@ -48,18 +48,28 @@ class Source(enum.Enum):
     ROWS = "the rows of the new tokens' positions"
     POSITIONS = "the positions of the new tokens"
     BLOCKS = "the numbers of the blocks of each sequence"
+    WINDOW = "of each new token, what stands at a few tokens before it and at itself"
     COUNTED = "which of the new tokens go on from the token before"
     CARRIED = "what was carried up to the token before"
 
 
 @dataclass(frozen=True, slots=True)
+class TokenWindow:
+    """The places of a token and of so many `before` it; `outside` is what stands before the first token of a text."""
+
+    before: int
+    outside: str
+
+
+@dataclass(frozen=True, slots=True)
 class StepInput:
     """An input of an operator of a step: input `number` of the operator of the model; `axis` is the dimension of tokens
-    where the source is CACHE, APART, SEEN, STATE, POOL or ROWS. Of CARRIED, the number is that of the carry."""
+    where the source is CACHE, APART, SEEN, STATE, POOL, WINDOW or ROWS. Of CARRIED, the number is that of the carry."""
 
     source: Source
     number: int = 0
     axis: int = 0
+    window: TokenWindow | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -177,6 +187,18 @@ class StepTokens:
         block."""
         rows = self.sequences if self.blocks is None else self.blocks.count
         return TensorDesc(("carried", "rows", "width"), (1, rows, width), dtype)
+
+    def divide_windows(self, desc: TensorDesc, axis: int, window: TokenWindow) -> TensorDesc:
+        """The tensor with the windows of new tokens: a dimension of their places behind that of the tokens."""
+        dims = make_unique((*desc.dims[: axis + 1], "window", *desc.dims[axis + 1 :]))
+        shape = (*desc.shape[:axis], self.new_extent, window.before + 1, *desc.shape[axis + 1 :])
+        return replace(desc, dims=dims, shape=shape)
+
+    def keep_windows(self, desc: TensorDesc, axis: int, window: TokenWindow) -> TensorDesc:
+        """A state of the last rows of each sequence and a spare one, by its number or that of its first block."""
+        rows = self.sequences if self.blocks is None else self.blocks.count
+        flat = self.flatten(desc, axis)
+        return replace(flat, shape=(flat.shape[0], rows * (window.before + 1), flat.shape[2]))
 
     def pool(self, desc: TensorDesc) -> TensorDesc:
         """A state, from this cache with tokens along its second dimension: the same, or the places of all blocks."""

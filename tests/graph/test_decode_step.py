@@ -126,7 +126,8 @@ input g : f32[tokens, 2]
 h[t, d] = 0.5 * h[t - 1, d, outside = 1.0] + x[t, d]
 s[t, d, e] = sum[k <= t](x[k, d] * g[k, e])
 before[t, d] = sum[k < t](x[k, d])
-output h, s, before
+near[t = tokens, d] = x[t, d] * x[t - 2, d, outside = 0.25] + h[t - 1, d, outside = 0.5]
+output h, s, before, near
 """
     model, rng = read(text, None), np.random.default_rng(2)
     arrays = {"x": rng.standard_normal((16, 3)).astype("f4"), "g": rng.standard_normal((16, 2)).astype("f4")}
@@ -134,7 +135,7 @@ output h, s, before
     request = StepRequest("tokens", 3, 2, CacheBlocks(9, 4) if blocks else None)
     plan = compile_model(text, "model.ein", CompileOptions("host", 2, step=request)).bundle
     states = {tensor.name: tensor.shape[2] for tensor in plan.tensors if tensor.kind == "state"}
-    assert sorted(states.values()) == [1, 3, 3, 6]
+    assert sorted(states.values()) == [1, 3, 3, 3, 3, 6]
     session, still = Session(plan), [2, 2, 2]
     moves = [([0, 1, 2], [0, 1, 2]), ([3, 3, 3], still), ([4, 4, 5], still), ([0, 0, 1], [3, 4, 5]), (still, [6, 7, 8])]
     for both in moves:
@@ -221,7 +222,7 @@ def test_names_of_the_model_stay() -> None:
     step = derive_step(read(text, None), StepRequest("tokens", 1))
     assert step.inputs == {"positions": "positions_2"}
     states = [tensor.name for tensor in step.graph.tensors if tensor.kind is TensorKind.STATE]
-    assert states == ["positions.cache"]
+    assert states == ["last_position.carry", "positions.window"]
 
 
 @pytest.mark.parametrize("step", [{}, {"tokens": 1, "width": 1}, {"tokens": True}, {"tokens": "1"}, {1: 1}, "tokens=1"])
@@ -233,3 +234,28 @@ def test_steps_of_the_api_are_a_dimension_and_a_number(step: object) -> None:
 def test_steps_of_the_api() -> None:
     plan = einc.compile(STEP_MODELS["experts"], "host", 1, step={"tokens": 2})
     assert next(tensor.shape for tensor in plan.bundle.tensors if tensor.name == "x") == (2, 8)
+
+
+@pytest.mark.parametrize(("reached", "kept"), [("t + r - 3", 3), ("t - 4 * r", 12), ("t - 9 * r", None)])
+@pytest.mark.parametrize(("length", "new", "sequences"), [(30, 1, 1), (40, 7, 1), (30, 2, 3)])
+def test_windows_do_not_grow_with_the_text(
+    reached: str, kept: int | None, length: int, new: int, sequences: int
+) -> None:
+    """A state has the rows that they reach back to, and a spare one. Of longer windows, a cache has all tokens, and
+    where the first token is repeated before a text."""
+    text = f"""
+model windows
+dim tokens = {length}
+input x : f64[2, tokens, 5]
+weight kernel : f64[4, 5]
+y[c, t = tokens, e] = sum[r](x[c, {reached}, e, outside = 0.5] * kernel[r, e])
+output y
+"""
+    model = read(text)
+    step = derive_step(model, StepRequest("tokens", new, sequences))
+    table = step.graph.tensor_table()
+    state = table["x.cache"] if kept is None else table["x.window"]
+    assert state.desc.shape == (2, sequences * (length if kept is None else kept + 1), 5)
+    try_steps(model, step)
+    nearest = derive_step(read(text.replace("0.5", "nearest")), StepRequest("tokens", new, sequences)).graph
+    assert "x.cache" in nearest.tensor_table()
