@@ -6,9 +6,7 @@ that no other option beats.
 
 from __future__ import annotations
 
-import math
 from collections.abc import Sequence
-from dataclasses import dataclass
 
 from einc.advising.advice import Advice
 from einc.advising.documents import (
@@ -24,43 +22,12 @@ from einc.advising.documents import (
 )
 from einc.advising.option import AdviceOption
 from einc.report.html.page import render_template
+from einc.report.html.plot import LogarithmicAxis, describe_frame, make_axes
 from einc_runtime.strict_json import Document
 from einc_runtime.text import format_count, format_memory
 
-WIDTH, HEIGHT = 760.0, 380.0
-LEFT, RIGHT, TOP, BOTTOM = 64.0, 16.0, 14.0, 44.0
-"""Pixels of the picture, and of its margins, which have the labels of the axes."""
-
 MACHINE_COLOURS = ("kernel", "combine", "transfer", "input", "state", "weight")
 """Of machines, by their names in the style of pages; with more machines they are used again."""
-
-MAX_TICKS = 8
-"""Labels of an axis that have room beside one another."""
-
-
-@dataclass(frozen=True, slots=True)
-class LogarithmicAxis:
-    """A logarithmic axis: where values lie in pixels, and which of them have a label."""
-
-    low: float
-    high: float
-    start: float
-    end: float
-
-    def position(self, value: float) -> float:
-        """Pixels of a value."""
-        part = (math.log(value) - math.log(self.low)) / (math.log(self.high) - math.log(self.low))
-        return round(self.start + part * (self.end - self.start), 2)
-
-    def list_ticks(self) -> list[float]:
-        """Round values in ascending order: 1, 2 and 5 times powers of ten, or powers alone where these are many."""
-        powers = range(math.floor(math.log10(self.low)), math.ceil(math.log10(self.high)) + 1)
-        for digits in ((1, 2, 5), (1, 3), (1,)):
-            ticks = [digit * 10.0**power for power in powers for digit in digits]
-            ticks = [tick for tick in ticks if self.low <= tick <= self.high]
-            if len(ticks) <= MAX_TICKS:
-                break
-        return ticks
 
 
 def write_advice_page(advice: Advice, document: Document) -> str:
@@ -72,11 +39,12 @@ def write_advice_page(advice: Advice, document: Document) -> str:
     return render_template(
         "advice.html",
         title=f"Where {advice.workload.name} should run",
-        question=_describe_question(document),
+        lead=_describe_question(document),
+        picture_title="Latency and rate",
+        footer=" from predicted times; nothing was run",
         **_describe_answer(advice, document),
         machines=[(name, colours[name]) for name in machines],
-        picture=_draw(advice, colours),
-        labels=(f"time for {unit_of_time}", f"{advice.workload.unit} a second"),
+        picture=_draw(advice, colours, f"time for {unit_of_time}"),
         chat=chat,
         unit=advice.workload.unit,
         prices=any(option.unit_cost is not None for option in advice.options),
@@ -137,23 +105,17 @@ def _describe_row(advice: Advice, number: int, option: AdviceOption) -> Document
     }
 
 
-def _draw(advice: Advice, colours: dict[str, str]) -> Document | None:
+def _draw(advice: Advice, colours: dict[str, str], time_label: str) -> Document | None:
     """The picture in pixels; None where no option has times."""
     timed = [(n, o, o.latency_ms, o.rate) for n, o in enumerate(advice.options) if o.latency_ms and o.rate]
     if not timed:
         return None
-    across = _choose_axis([latency for _, _, latency, _ in timed], LEFT, WIDTH - RIGHT)
-    up = _choose_axis([rate for _, _, _, rate in timed], HEIGHT - BOTTOM, TOP)
+    latencies, rates = [latency for _, _, latency, _ in timed], [rate for _, _, _, rate in timed]
+    across, up = make_axes(LogarithmicAxis, _widen(latencies), _widen(rates))
     points = {n: (across.position(latency), up.position(rate)) for n, _, latency, rate in timed}
+    labels = time_label, f"{advice.workload.unit} a second"
     return {
-        "width": WIDTH,
-        "height": HEIGHT,
-        "left": LEFT,
-        "bottom": HEIGHT - BOTTOM,
-        "right": WIDTH - RIGHT,
-        "top": TOP,
-        "across": [(across.position(tick), format_time(tick)) for tick in across.list_ticks()],
-        "up": [(up.position(tick), format_rate(tick)) for tick in up.list_ticks()],
+        **describe_frame((across, up), labels, (format_time, format_rate)),
         "frontier": " ".join(f"{x},{y}" for x, y in (points[n] for n in advice.frontier)),
         "points": [
             {
@@ -178,6 +140,6 @@ def _label_point(option: AdviceOption) -> str:
     return f"{option.users}: {each}{stages}"
 
 
-def _choose_axis(values: Sequence[float], start: float, end: float) -> LogarithmicAxis:
-    """An axis with some room beside the outermost values."""
-    return LogarithmicAxis(min(values) / 1.25, max(values) * 1.25, start, end)
+def _widen(values: Sequence[float]) -> tuple[float, float]:
+    """The ends of an axis with some room beside the outermost values."""
+    return min(values) / 1.25, max(values) * 1.25

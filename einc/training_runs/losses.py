@@ -3,18 +3,15 @@
 from __future__ import annotations
 
 import math
-from typing import Any
 
 from einc.report.html.page import render_template
+from einc.report.html.plot import Axis, describe_frame, make_axes
 from einc.training_runs.checkpoints import RunProgress
 from einc.training_runs.settings import RunSettings, find_rate
+from einc_runtime.strict_json import Document
 
-WIDTH, HEIGHT, LEFT, BOTTOM, TOP = 900, 420, 60, 40, 14
-"""Of the plot, in pixels of the page."""
 MAX_CURVE_POINTS = 1500
 """Points of a curve: neighbours beyond it are averaged, since a plot has no more columns."""
-TICKS = 8
-"""At most so many steps between the labels of an axis."""
 
 
 def write_table(progress: RunProgress, settings: RunSettings) -> str:
@@ -34,8 +31,9 @@ def write_page(model: str, progress: RunProgress, settings: RunSettings) -> str:
     facts = [("steps", f"{progress.step:,}"), ("first loss", f"{progress.losses[0]:.4g}")]
     facts += [("held-out loss", f"{progress.evaluations[-1][1]:.4g}")] if progress.evaluations else []
     return render_template(
-        "training.html", title=f"Training of {model}", loss=f"{progress.losses[-1]:.4g}", facts=facts,
-        rate=f"{settings.rate:g}, {settings.schedule}", picture=_draw(curves, progress.step),
+        "training.html", title=f"Training of {model}", lead=f"Learning rate {settings.rate:g}, {settings.schedule}.",
+        answer=f"{progress.losses[-1]:.4g}", where="last loss", facts=facts, picture_title="Losses", footer="",
+        picture=_draw(curves, progress.step),
     )  # fmt: skip
 
 
@@ -46,32 +44,16 @@ def _thin(points: list[tuple[int, float]]) -> list[tuple[float, float]]:
     return [(sum(x for x, _ in g) / len(g), math.fsum(y for _, y in g) / len(g)) for g in groups]
 
 
-def list_ticks(low: float, high: float) -> list[float]:
-    """Round values from `low` to `high` in equal steps of 1, 2 or 5 times a power of ten; the ends where these are
-    equal."""
-    if high <= low:
-        return [low]
-    least = (high - low) / TICKS
-    power = 10.0 ** math.floor(math.log10(least))
-    step = next(digit * power for digit in (1, 2, 5, 10) if digit * power >= least * (1 - 1e-9))
-    return [n * step for n in range(math.ceil(low / step - 1e-9), math.floor(high / step + 1e-9) + 1)]
-
-
-def _draw(curves: list[tuple[str, str, list[tuple[float, float]]]], steps: int) -> dict[str, Any]:
+def _draw(curves: list[tuple[str, str, list[tuple[float, float]]]], steps: int) -> Document:
     values = [y for _, _, points in curves for _, y in points]
     low, high = min(values), max(values)
-    low, high = (low - 0.5, high + 0.5) if high == low else (low, high)
-
-    def place(x: float, y: float) -> tuple[float, float]:
-        across = LEFT + (WIDTH - LEFT - TOP) * (x - 1) / max(1, steps - 1)
-        return round(across, 1), round(TOP + (HEIGHT - TOP - BOTTOM) * (high - y) / (high - low), 1)
-
+    across, up = make_axes(Axis, (1, steps), (low - 0.5, high + 0.5) if high == low else (low, high))
+    frame = describe_frame((across, up), ("step", "loss"), ("{:,.10g}".format, "{:.10g}".format))
+    frame["across"] = [(x, label) for x, label in frame["across"] if "." not in label]
     return {
-        "width": WIDTH, "height": HEIGHT, "left": LEFT, "right": WIDTH - TOP, "top": TOP, "bottom": HEIGHT - BOTTOM,
-        "across": [(place(step, low)[0], f"{step:,.0f}") for step in list_ticks(1, steps) if step == int(step)],
-        "up": [(place(1, y)[1], f"{y:.10g}") for y in list_ticks(low, high)],
+        **frame,
         "curves": [
-            (name, colour, " ".join(f"{x},{y}" for x, y in (place(*point) for point in points)))
+            (name, colour, " ".join(f"{across.position(x)},{up.position(y)}" for x, y in points))
             for name, colour, points in curves
         ],
-    }  # fmt: skip
+    }

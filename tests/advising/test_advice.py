@@ -22,13 +22,13 @@ from einc.advising.advice import Advice, Objective, advise
 from einc.advising.documents import describe_best
 from einc.advising.figures import FiguresCache
 from einc.advising.option import Limits, Offer
-from einc.advising.page import LogarithmicAxis
 from einc.advising.workloads import ChatWorkload, TextWorkload, describe_excess
 from einc.compiler import compile_model
 from einc.errors import ModelError
 from einc.generation.decoder_plans import make_pins
 from einc.machines.load import load_machine
 from einc.options import CompileOptions
+from einc.report.html.plot import LogarithmicAxis
 from einc.search import fastest
 from einc.search.lower_bound import bound_kernels
 from einc_runtime.plan.codec import decode
