@@ -8,7 +8,7 @@ from collections.abc import Iterable, Mapping
 from einc.machines.model import Machine, Pair, Resource
 from einc_runtime.text import format_count
 
-_MAX_NUMBERED, _MAX_DRAWN = 16, 100
+_MAX_NUMBERED_SITES, _MAX_DRAWN_SITES = 16, 100
 """Up to this many sites the matrix has numbers, if they fit in a line, and up to this many one symbol per pair."""
 _MAX_PICTURE_WIDTH = 80
 """Characters of a line of numbers."""
@@ -29,11 +29,11 @@ def draw(machine: Machine, *, colour: bool = False) -> str:
     groups = _group_resources(machine.resources)
     names = {base for base, _, _ in groups}
     uniform = len(rates) == 1 and len(speeds) == count * (count - 1)
-    if uniform and count <= _MAX_DRAWN and len(names) == 1 and "link" not in {shape for _, shape, _ in groups}:
+    if uniform and count <= _MAX_DRAWN_SITES and len(names) == 1 and "link" not in {shape for _, shape, _ in groups}:
         lines = _draw_bus(count, names.pop())
-    elif count <= _MAX_NUMBERED and 4 + count * _compute_width(speeds) <= _MAX_PICTURE_WIDTH:
+    elif count <= _MAX_NUMBERED_SITES and 4 + count * _compute_width(speeds) <= _MAX_PICTURE_WIDTH:
         lines = _draw_numbers(count, speeds, tints)
-    elif count <= _MAX_DRAWN:
+    elif count <= _MAX_DRAWN_SITES:
         lines = _draw_symbols(count, speeds, tints)
     else:
         lines = [f"GB/s between two sites: {rates[-1]:g} to {rates[0]:g}"] if rates else []

@@ -11,7 +11,7 @@ import itertools
 from collections.abc import Sequence
 from typing import Any
 
-MAX_ROWS, MAX_COLUMNS, MAX_SITES_IN_CELL = 8, 8, 8
+MAX_GRID_ROWS, MAX_GRID_COLUMNS, MAX_SITES_IN_CELL = 8, 8, 8
 """Of a larger grid the beginning and the end are shown."""
 
 
@@ -37,7 +37,7 @@ def draw_grid(operation: dict[str, Any], *, complete: bool = False) -> list[str]
         row = [_format_cell(cells[r, c], joint, complete) for c in range(len(column_names))]
         table.append([name, *row])
     if not complete:
-        table = _elide([_elide(row, MAX_COLUMNS, "...") for row in table], MAX_ROWS, ["..."])
+        table = _elide([_elide(row, MAX_GRID_COLUMNS, "...") for row in table], MAX_GRID_ROWS, ["..."])
     return [line.rstrip() for line in _align(table)]
 
 

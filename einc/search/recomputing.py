@@ -17,7 +17,7 @@ from einc.search.layered_steps import MIN_LAYERED, LayeredStep, measure_peak_byt
 from einc.search.result import SelectedPlan
 from einc.training.recomputation import ForwardPart, recompute
 
-MAX_SEARCHES = 4
+MAX_LEVELS = 4
 """Levels of recomputation that are planned at most: each takes as long as a step without; the last is the strongest."""
 MARGIN, MARGIN_MANY_SITES = 0.04, 0.5
 """Of the memory of a site: what a plan is taken to need beyond its states and values, and again so much after each
@@ -60,7 +60,7 @@ class StepSearch:
         """
         limit = min(site.memory_bytes for site in self.machine.sites)
         first, beyond = 0, int((MARGIN_MANY_SITES if self.sites > MANY_SITES else MARGIN) * limit)
-        for _ in range(MAX_SEARCHES - 1):
+        for _ in range(MAX_LEVELS - 1):
             number = self._find_likely(first, limit - beyond)
             if number == len(self._levels) - 1:
                 break

@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 
 from einc.report.html.page import render_template
-from einc.report.html.plot import Axis, describe_frame, make_axes
+from einc.report.html.plot import PlotAxis, describe_frame, make_axes
 from einc.training_runs.checkpoints import RunProgress
 from einc.training_runs.settings import RunSettings, find_rate
 from einc_runtime.strict_json import Document
@@ -47,7 +47,7 @@ def _thin(points: list[tuple[int, float]]) -> list[tuple[float, float]]:
 def _draw(curves: list[tuple[str, str, list[tuple[float, float]]]], steps: int) -> Document:
     values = [y for _, _, points in curves for _, y in points]
     low, high = min(values), max(values)
-    across, up = make_axes(Axis, (1, steps), (low - 0.5, high + 0.5) if high == low else (low, high))
+    across, up = make_axes(PlotAxis, (1, steps), (low - 0.5, high + 0.5) if high == low else (low, high))
     frame = describe_frame((across, up), ("step", "loss"), ("{:,.10g}".format, "{:.10g}".format))
     frame["across"] = [(x, label) for x, label in frame["across"] if "." not in label]
     return {

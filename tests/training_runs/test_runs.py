@@ -14,7 +14,7 @@ from safetensors.numpy import load_file, save_file
 
 import einc as es
 from einc.cli.main import main
-from einc.report.html.plot import Axis
+from einc.report.html.plot import PlotAxis
 from einc.training_runs.batches import choose_samples, open_batches
 from einc.training_runs.checkpoints import RunProgress
 from einc.training_runs.initial import make_weights
@@ -69,7 +69,7 @@ def test_a_run_learns_and_shows_its_losses(folder: Path, capfd: pytest.CaptureFi
     ],
 )  # fmt: skip
 def test_labels_of_axes_are_round(low: float, high: float, ticks: list[float]) -> None:
-    assert Axis(low, high, 0.0, 700.0).list_ticks() == pytest.approx(ticks)
+    assert PlotAxis(low, high, 0.0, 700.0).list_ticks() == pytest.approx(ticks)
 
 
 @pytest.mark.parametrize("interrupted", [(5,), (1, 2, 20)])

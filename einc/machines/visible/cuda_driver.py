@@ -9,7 +9,7 @@ from typing import Any
 
 from einc.machines.model import Pair
 
-_MULTIPROCESSORS, _CLOCK_KHZ, _CACHE, _MAJOR, _MINOR, _MEMORY_KHZ, _BUS_BITS = 16, 13, 38, 75, 76, 36, 37
+_MULTIPROCESSOR_COUNT, _CLOCK_KHZ, _CACHE, _MAJOR, _MINOR, _MEMORY_KHZ, _BUS_BITS = 16, 13, 38, 75, 76, 36, 37
 """CUDA's numbers of attributes of a device."""
 _NATIVE_ATOMICS = 3
 """CUDA's number of the attribute of a pair that says whether atomic operations on a peer's memory are supported, which
@@ -62,7 +62,7 @@ def _describe(driver: Any, handle: int) -> VisibleGpu:
     _check(driver.cuDeviceGetPCIBusId(bus_id, 64, handle))
     units, clock, cache, major, minor, memory_khz, bus_bits = (
         _ask_int(driver.cuDeviceGetAttribute, attribute, handle)
-        for attribute in (_MULTIPROCESSORS, _CLOCK_KHZ, _CACHE, _MAJOR, _MINOR, _MEMORY_KHZ, _BUS_BITS)
+        for attribute in (_MULTIPROCESSOR_COUNT, _CLOCK_KHZ, _CACHE, _MAJOR, _MINOR, _MEMORY_KHZ, _BUS_BITS)
     )
     return VisibleGpu(
         name.value.decode(errors="replace"),

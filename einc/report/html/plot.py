@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
 from einc_runtime.strict_json import Document
 
-WIDTH, HEIGHT = 760.0, 380.0
-LEFT, RIGHT, TOP, BOTTOM = 64.0, 16.0, 14.0, 44.0
+PLOT_WIDTH, PLOT_HEIGHT = 760.0, 380.0
+LEFT_EDGE, RIGHT_EDGE, TOP_EDGE, BOTTOM_EDGE = 64.0, 16.0, 14.0, 44.0
 """Pixels of the plot, and of its margins, which have the labels of the axes."""
 
 MAX_TICKS = 8
@@ -17,7 +17,7 @@ MAX_TICKS = 8
 
 
 @dataclass(frozen=True, slots=True)
-class Axis:
+class PlotAxis:
     """Values from `low` to `high` in equal steps, and the pixels at which they lie."""
 
     low: float
@@ -39,7 +39,7 @@ class Axis:
         return [n * step for n in range(math.ceil(self.low / step - 1e-9), math.floor(self.high / step + 1e-9) + 1)]
 
 
-class LogarithmicAxis(Axis):
+class LogarithmicAxis(PlotAxis):
     """Values whose logarithms lie in equal steps."""
 
     __slots__ = ()
@@ -59,18 +59,17 @@ class LogarithmicAxis(Axis):
         return ticks
 
 
-def make_axes(kind: type[Axis], across: tuple[float, float], up: tuple[float, float]) -> tuple[Axis, Axis]:
+def make_axes(kind: type[PlotAxis], across: tuple[float, float], up: tuple[float, float]) -> tuple[PlotAxis, PlotAxis]:
     """The axes of a plot with values from the first to the second of each pair."""
-    return kind(*across, LEFT, WIDTH - RIGHT), kind(*up, HEIGHT - BOTTOM, TOP)
+    return kind(*across, LEFT_EDGE, PLOT_WIDTH - RIGHT_EDGE), kind(*up, PLOT_HEIGHT - BOTTOM_EDGE, TOP_EDGE)
 
 
 def describe_frame(
-    axes: tuple[Axis, Axis], labels: tuple[str, str], formats: tuple[Callable[[float], str], Callable[[float], str]]
+    axes: tuple[PlotAxis, PlotAxis], labels: tuple[str, str], formats: Sequence[Callable[[float], str]]
 ) -> Document:
     """The frame as the template takes it: sizes, labels of the axes, and pixels and text of each tick."""
     pairs = zip(axes, formats, strict=True)
     across, up = ([(axis.position(tick), text(tick)) for tick in axis.list_ticks()] for axis, text in pairs)
-    return {
-        "width": WIDTH, "height": HEIGHT, "left": LEFT, "right": WIDTH - RIGHT, "top": TOP, "bottom": HEIGHT - BOTTOM,
-        "across": across, "up": up, "labels": labels,
-    }  # fmt: skip
+    sizes = {"width": PLOT_WIDTH, "height": PLOT_HEIGHT, "left": LEFT_EDGE, "top": TOP_EDGE}
+    ends = {"right": PLOT_WIDTH - RIGHT_EDGE, "bottom": PLOT_HEIGHT - BOTTOM_EDGE}
+    return {**sizes, **ends, "across": across, "up": up, "labels": labels}

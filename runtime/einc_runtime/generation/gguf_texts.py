@@ -21,7 +21,7 @@ MAX_VOCABULARY_CHARACTERS = 1 << 25
 """Of all tokens; each is tried as two parts, at each of its characters."""
 
 TOKENIZER = "tokenizer.json"
-_NORMAL, _CONTROL, _USER_DEFINED, _UNUSED = 1, 3, 4, 5
+_NORMAL, _CONTROL_TOKEN, _USER_DEFINED, _UNUSED = 1, 3, 4, 5
 _SPECIAL = {"bos_token": "bos_token_id", "eos_token": "eos_token_id", "unk_token": "unknown_token_id",
             "pad_token": "padding_token_id"}  # fmt: skip
 _ENDS = ("eos_token_id", "eot_token_id", "eom_token_id")
@@ -111,10 +111,10 @@ class GgufTexts:
         kinds = self._read_numbers("token_type", len(tokens), _NORMAL)
         rules = self._describe_bytes(tokens, kinds) if kind == "gpt2" else self._describe_pieces(tokens)
         added = [
-            {"id": number, "content": token, "special": kinds[number] == _CONTROL, "normalized": False,
+            {"id": number, "content": token, "special": kinds[number] == _CONTROL_TOKEN, "normalized": False,
              "single_word": False, "lstrip": False, "rstrip": False}
             for number, token in enumerate(tokens)
-            if kinds[number] in (_CONTROL, _USER_DEFINED) and token
+            if kinds[number] in (_CONTROL_TOKEN, _USER_DEFINED) and token
         ]  # fmt: skip
         around = self._describe_ends(tokens, kind == "llama")
         return {"version": "1.0", "truncation": None, "padding": None, "added_tokens": added, **rules, **around}

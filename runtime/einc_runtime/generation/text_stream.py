@@ -11,7 +11,7 @@ if TYPE_CHECKING:
 
 BROKEN = "\ufffd"
 """What stands for bytes that are no text, or not yet."""
-MAX_BYTES = 16
+MAX_HELD_BYTES = 16
 """Tokens of single bytes that are held back while more of them come: if one of them is no text, all are none."""
 MAX_HELD = 32
 """Tokens that are held back while they end within a character, which has 4 bytes at most."""
@@ -68,7 +68,7 @@ class TextStream:
         text = self._tokenizer.decode(self._tokens)
         held = len(self._tokens) - self._known
         within = (text.endswith(BROKEN) and held < MAX_HELD) or (
-            held and held < MAX_BYTES and self._tokens[-1] in self._tokenizer.byte_tokens
+            held and held < MAX_HELD_BYTES and self._tokens[-1] in self._tokenizer.byte_tokens
         )
         if (within and not is_last) or len(text) <= len(before):
             return ""

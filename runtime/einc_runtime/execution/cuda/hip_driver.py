@@ -84,7 +84,7 @@ HIP_CALLS: dict[str, HipCall] = {
 """What cupy's bindings of CUDA call a function -> HIP's function, from hip/hip_runtime_api.h of ROCm 6. All return a
 hipError_t, whose numbers are those of cudaError_t where both have the error."""
 
-_MULTIPROCESSORS, _CACHE_BYTES = 63, 19
+_HIP_MULTIPROCESSORS, _HIP_CACHE_BYTES = 63, 19
 """hipDeviceAttributeMultiprocessorCount and hipDeviceAttributeL2CacheSize."""
 
 
@@ -170,7 +170,7 @@ class HipDriver(RuntimeDriver):
     def target(self, device: int) -> GpuTarget:
         properties: bytes = self._call("getDeviceProperties", device)
         names = re.findall(rb"gfx[0-9a-f]+", properties)  # gcnArchName, whose place depends on the version
-        attributes = (_MULTIPROCESSORS, _CACHE_BYTES)
+        attributes = (_HIP_MULTIPROCESSORS, _HIP_CACHE_BYTES)
         count, cache = (int(self._call("deviceGetAttribute", attribute, device)) for attribute in attributes)
         architecture = names[-1].decode() if names else "gfx"
         return GpuTarget(device, _read_text(properties), (0, 0), count, architecture, cache)

@@ -36,7 +36,7 @@ _MAX_TENSOR_ELEMENTS = 1 << 48  # more elements than a file has bytes
 
 _GGUF_NUMBERS = {0: "<u1", 1: "<i1", 2: "<u2", 3: "<i2", 4: "<u4", 5: "<i4", 6: "<f4", 10: "<u8", 11: "<i8", 12: "<f8"}
 _FLAG, _TEXT, _LIST = 7, 8, 9
-_OLDEST, _NEWEST = 2, 3
+_OLDEST_VERSION, _NEWEST_VERSION = 2, 3
 
 Scalar = int | float | bool | str
 MetadataValue = Scalar | list[str] | Array
@@ -110,8 +110,10 @@ class _HeaderReader:
         if mark != MARK:
             raise self._fault(f"this is no GGUF file: it starts with {mark!r}, not with {MARK!r}")
         version = self._integer("<I")
-        if not _OLDEST <= version <= _NEWEST:
-            raise self._fault(f"it is of GGUF version {version}, and {_OLDEST} and {_NEWEST} can be read")
+        if not _OLDEST_VERSION <= version <= _NEWEST_VERSION:
+            raise self._fault(
+                f"it is of GGUF version {version}, and {_OLDEST_VERSION} and {_NEWEST_VERSION} can be read"
+            )
         tensors = self._count(MAX_GGUF_TENSORS, "tensors")
         keys = self._count(MAX_KEYS, "entries of metadata")
         metadata: dict[str, MetadataValue] = {}

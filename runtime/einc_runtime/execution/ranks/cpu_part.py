@@ -20,7 +20,7 @@ from einc_runtime.plan.ranks import RankPart, Shares, assign_sites
 from einc_runtime.plan.regions import region_bytes, writes_of
 from einc_runtime.plan.schema import AnyTask, Bundle, KernelTask
 
-FLOPS_PER_NS, BYTES_PER_NS, MESSAGE_NS = 50.0, 10.0, 20_000.0
+FLOPS_PER_NS, MOVED_PER_NS, MESSAGE_NS = 50.0, 10.0, 20_000.0
 """Rough figures, which decide only in which order tasks start that are ready."""
 
 
@@ -78,6 +78,6 @@ def measure_chains(bundle: Bundle) -> list[float]:
 def _estimate(bundle: Bundle, task: AnyTask) -> float:
     if isinstance(task, KernelTask):
         function = bundle.operations[task.operation].functions[task.function]
-        return function.flops / FLOPS_PER_NS + function.traffic / BYTES_PER_NS
+        return function.flops / FLOPS_PER_NS + function.traffic / MOVED_PER_NS
     size = sum(region_bytes(bundle, region) for region in writes_of(task))
-    return MESSAGE_NS + size / BYTES_PER_NS
+    return MESSAGE_NS + size / MOVED_PER_NS

@@ -16,7 +16,7 @@ from einc_runtime.kernels.calls.ranking import parse_topk
 from einc_runtime.kernels.llvm import compiler
 from einc_runtime.kernels.numpy import ranking as in_numpy
 
-MAX_CHOSEN, MAX_ROW = 16, 256
+MAX_CHOSEN, MAX_RANKED_ROW = 16, 256
 """The most values that are chosen, and the longest rows: looking through these so often takes as long as sorting."""
 _INDEX_BITS = (1 << 32) - 1
 _NOT_A_NUMBER = 0x7F800001
@@ -27,7 +27,7 @@ def build_topk(invocation: Invocation[Array]) -> Kernel:
     call = parse_topk(invocation)
     source, values, indices = call.source, call.values, call.indices
     extent, count = source.shape[-1], values.shape[-1]
-    suits = source.dtype == np.float32 and count <= min(MAX_CHOSEN, extent) and extent <= MAX_ROW
+    suits = source.dtype == np.float32 and count <= min(MAX_CHOSEN, extent) and extent <= MAX_RANKED_ROW
     work = compiler.NUMPY_CALLS_SAVED * source.size
     if not suits or not compiler.is_worthwhile(work, invocation.repetitions):
         return in_numpy.build_topk(invocation)

@@ -21,7 +21,7 @@ ADD_TARGET = "add_target"
 _RELU = 0x20  # this number and the next ones are those of dnnl_types.h
 _OF_TWO = {"add": 0x1FFF0, "mul": 0x1FFF1, "sub": 0x1FFF5}
 _IN_ANY_ORDER = ("add", "mul")
-_OPERATION, _SECOND = 1 << 15, 2
+_OPERATION, _SECOND_OPERAND = 1 << 15, 2
 _UNDEFINED_TYPE = 0  # that of the result
 
 
@@ -88,4 +88,4 @@ def make_post_operations(operations: Sequence[tuple[str, OnednnObject | None]]) 
 
 def number_operand(position: int) -> int:
     """Which argument of a primitive the operand of a function is."""
-    return _OPERATION * (position + 1) | _SECOND
+    return _OPERATION * (position + 1) | _SECOND_OPERAND
