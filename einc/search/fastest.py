@@ -51,6 +51,7 @@ from einc.search.finishing import finish
 from einc.search.initial_plans import add_optima
 from einc.search.neighbours import sum_times
 from einc.search.passes import (
+    KNOWN_EFFORT,
     Pass,
     Progress,
     Search,
@@ -68,7 +69,7 @@ from einc.search.problem import pose_problem
 from einc.search.result import SelectedPlan
 from einc_runtime.plan.schema import InputPlacement
 
-MAX_SEARCH_EFFORT = 15_000
+MAX_SEARCH_EFFORT = KNOWN_EFFORT
 """Tasks that the search may build and predict where no time limit was given: about a second's worth."""
 
 MAX_ATTEMPTS = 4

@@ -36,11 +36,12 @@ _SPREADS = (0.03, 0.1, 0.3, 1.0)
 MAX_DIRECT_ROUTES = 4000
 """Direct routes of all shapes together, on machines so large that not all sites are roots; and shares of all bytes."""
 
-_OPTIMALITY_GAP = 1e-3
+OPTIMALITY_GAP = 1e-3
 """The part by which the result may lie above the optimum."""
 
-_BOUND_GAP = 5e-3
-"""The same above a time that is known to be needed."""
+BOUND_GAP = 5e-3
+"""The same above a time that is known to be needed; and the part by which finer pieces must be faster for still finer
+ones to be tried."""
 
 _MAX_GROWN_ENDS = 60_000
 """Parts and targets of all shapes together, times the rounds in which routes grow for them."""
@@ -104,7 +105,7 @@ def allocate_routes(
     for shape in volumes:
         for route in list_direct_routes(shape, network, max_roots):
             master.add(shape, route)
-    if finder.grows and not master.solve()[0] <= known_ms * (1 + _BOUND_GAP):
+    if finder.grows and not master.solve()[0] <= known_ms * (1 + BOUND_GAP):
         prices = PathPrices(network, 1 / np.array(network.rates))
         for shape in large:
             for route in finder.find(shape, prices, max_roots)[1]:
@@ -114,7 +115,7 @@ def allocate_routes(
     centre: Floats | None = None
     for _ in range(finder.max_rounds):
         value, price = master.solve()
-        if stop() or (large and not finder.grows) or (many and value <= known_ms * (1 + _BOUND_GAP)):
+        if stop() or (large and not finder.grows) or (many and value <= known_ms * (1 + BOUND_GAP)):
             break
         # Prices oscillate; halfway to the best ones so far they converge sooner.
         price = price if centre is None else 0.5 * centre + 0.5 * price
@@ -129,7 +130,7 @@ def allocate_routes(
                 added |= master.add(shape, route)
         if bound > least:
             least, centre = bound, price
-        if least >= cutoff or not added or value <= least * (1 + _OPTIMALITY_GAP):
+        if least >= cutoff or not added or value <= least * (1 + OPTIMALITY_GAP):
             break
     best = price if centre is None else centre
 

@@ -23,6 +23,7 @@ from einc.exchange.memberships import (
 )
 from einc.exchange.network import Network
 from einc.exchange.synthesis.allocation import (
+    OPTIMALITY_GAP,
     PendingAmounts,
     RouteAmounts,
     allocate_greedily,
@@ -40,7 +41,7 @@ MAX_ALLOCATED = 24
 _MAX_BOUND_PART = 0.98
 """A membership is not tried if its bound is more than this part of the best time."""
 
-EQUAL = 1.001
+EQUAL = 1 + OPTIMALITY_GAP
 """Times within this factor of each other count as equal, as linear programs are not solved more exactly."""
 
 _MAX_LP_SIZE = 30_000

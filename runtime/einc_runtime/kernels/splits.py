@@ -20,7 +20,7 @@ from einc_runtime.plan.schema import Block
 Shape = tuple[int, ...]
 
 MANY_ROWS = 64
-"""Rows of a part with which a product is computed as fast as with more of them."""
+"""Rows of a part with which a product is computed as fast as with more of them, and from which on it packs columns."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -20,6 +20,7 @@ from einc_runtime.kernels.llvm.arguments import GemmArguments, PackArguments
 from einc_runtime.kernels.llvm.contract import prepare_copy
 from einc_runtime.kernels.numpy.pieces import Resolved
 from einc_runtime.kernels.numpy.products import MIN_LIBRARY_PRODUCTS
+from einc_runtime.kernels.splits import MANY_ROWS
 
 if TYPE_CHECKING:
     from einc_runtime.kernels.llvm.gemm import TileShape
@@ -28,8 +29,6 @@ TakeArray = Callable[[Sequence[int], DType], Array]
 
 WIDE_TILES, TILES = (14, 12, 8, 4, 1), (6, 4, 1)
 """Rows of a tile: with registers of 512 bits, and with smaller ones."""
-MUCH = 64
-"""From so many rows on, it pays to pack columns."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -63,7 +62,7 @@ class OrderedProduct:
     @property
     def is_direct(self) -> bool:
         """Whether columns are read in place: packing them would take longer than it saves."""
-        return self.target.shape[-2] < MUCH and self.columns.strides[-1] == self.columns.itemsize
+        return self.target.shape[-2] < MANY_ROWS and self.columns.strides[-1] == self.columns.itemsize
 
     @property
     def is_large(self) -> bool:
