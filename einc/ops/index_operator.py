@@ -10,7 +10,7 @@ from __future__ import annotations
 import math
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
-from functools import lru_cache
+from functools import cached_property, lru_cache
 from typing import ClassVar
 
 from einc.core.intervals import Intervals
@@ -50,7 +50,7 @@ from einc_runtime.plan.scalar_programs import ScalarInput, ScalarProgram
 from einc_runtime.plan.work import ExpertsWork, RecurrenceWork, Work
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True)  # no slots: it remembers what it computes
 class IndexOperator(DerivedOperator):
     """The operator of an index program; made by `build_index_operator`, which checks it."""
 
@@ -76,6 +76,10 @@ class IndexOperator(DerivedOperator):
     @property
     def inputs(self) -> tuple[TensorDesc, ...]:
         return self.operands
+
+    @cached_property
+    def outputs(self) -> tuple[TensorDesc, ...]:
+        return super().outputs
 
     @property
     def attributes(self) -> Attributes:
@@ -216,12 +220,12 @@ class IndexOperator(DerivedOperator):
         """The aggregation, where the model defines it."""
         return find_definition(self.program.aggregation)
 
-    @property
+    @cached_property
     def _pattern(self) -> Pattern | None:
         """What the program is, where not all its index vectors are visited."""
         return find_pattern(self.program, self.outputs[0].dtype.value)
 
-    @property
+    @cached_property
     def is_contraction(self) -> bool:
         """Whether it is a product of two tensors that is summed, such as a convolution."""
         if self.program.aggregation != "sum":
@@ -233,7 +237,7 @@ class IndexOperator(DerivedOperator):
             and product.product_factor is not None
         )
 
-    @property
+    @cached_property
     def scalar(self) -> ScalarProgram:
         """The scalar program, whose inputs are the reads."""
         return _parse_scalar(self.program.program, len(self.program.reads))
@@ -247,9 +251,15 @@ class IndexOperator(DerivedOperator):
         )
 
     def find_ranges(self, function: FunctionSpec) -> Ranges:
-        """The interval of each loop in one function specification."""
-        shapes = tuple(desc.shape for desc in self.operands)
-        return self.program.find_ranges(shapes, function.inputs, function.outputs[0])
+        """The interval of each loop in one function specification; those of the last one are remembered."""
+        if not self._last_ranges or self._last_ranges[0][0] is not function:
+            shapes = tuple(desc.shape for desc in self.operands)
+            self._last_ranges[:] = [(function, self.program.find_ranges(shapes, function.inputs, function.outputs[0]))]
+        return self._last_ranges[0][1]
+
+    @cached_property
+    def _last_ranges(self) -> list[tuple[FunctionSpec, Ranges]]:
+        return []
 
 
 def _count_steps(scalar: ScalarProgram) -> int:

@@ -110,8 +110,8 @@ class IndexProgram:
     program: str
     aggregation: str
 
-    @property
-    def extents(self) -> dict[str, int]:
+    @cached_property
+    def extents(self) -> Mapping[str, int]:
         return dict(self.loops)
 
     @cached_property
@@ -217,7 +217,7 @@ class IndexProgram:
         a block that is read, since some read has it alone at a position, always within the tensor. An aggregation that
         does not commute has its loops whole."""
         definition = find_definition(self.aggregation)
-        if definition is not None and not definition.is_commutative:
+        if not self.reduced or (definition is not None and not definition.is_commutative):
             return self.result
         extents, reads = self.extents, [read for read in self.reads if isinstance(read, TensorRead)]
         counts = Counter(read.operand for read in reads)
@@ -234,33 +234,35 @@ class IndexProgram:
 
     def read_span(self, operand: int, dim: int, extent: int, ranges: Ranges) -> Interval:
         """Of dimension `dim` of an operand, whose extent is given, what `read_blocks` has."""
-        spans = [clip_span(read.positions[dim].span(ranges), extent) for read in self.operand_reads(operand)]
-        return min(lower for lower, _ in spans), max(upper for _, upper in spans)
+        spans = [clip_span(position.span(ranges), extent) for position in self._positions[operand][dim]]
+        return spans[0] if len(spans) == 1 else (min(lower for lower, _ in spans), max(upper for _, upper in spans))
 
     def read_blocks(self, shapes: Sequence[Sequence[int]], ranges: Ranges) -> tuple[Block, ...]:
         """Of each operand the smallest block that has all that is read of it within these ranges."""
-        spans: list[list[list[Interval]]] = [[[] for _ in shape] for shape in shapes]
-        for read in self.reads:
-            if isinstance(read, TensorRead):
-                sides = zip(spans[read.operand], read.positions, shapes[read.operand], strict=True)
-                for intervals, position, extent in sides:
-                    intervals.append(clip_span(position.span(ranges), extent))
-        ends = ([[*zip(*intervals, strict=True)] for intervals in of_operand] for of_operand in spans)
-        return tuple(Block(tuple(min(lo) for lo, _ in each), tuple(max(up) for _, up in each)) for each in ends)
+        blocks = []
+        for operand, shape in enumerate(shapes):
+            spans = [self.read_span(operand, dim, extent, ranges) for dim, extent in enumerate(shape)]
+            blocks.append(Block(tuple([lower for lower, _ in spans]), tuple([upper for _, upper in spans])))
+        return tuple(blocks)
+
+    @cached_property
+    def _positions(self) -> tuple[tuple[tuple[Position, ...], ...], ...]:
+        """For each operand and each of its dimensions, the positions that are read there."""
+        count = 1 + max((read.operand for read in self.reads if isinstance(read, TensorRead)), default=-1)
+        of_reads = [[read.positions for read in self.operand_reads(operand)] for operand in range(count)]
+        return tuple(tuple(tuple(dict.fromkeys(each)) for each in zip(*reads, strict=True)) for reads in of_reads)
 
     def find_ranges(self, shapes: Sequence[Sequence[int]], inputs: Sequence[Block], output: Block) -> Ranges:
         """The intervals of the loops for which these are the blocks. Raises PlanFault where there are none."""
         ranges, lookup = dict(self.whole), self.lookup
         ranges.update(zip(self.result, zip(output.lower, output.upper, strict=True), strict=True))
-        told = set(self.cut_loops(shapes)) - set(self.result)
-        for read in self.reads:
-            if isinstance(read, TensorRead):
-                block = inputs[read.operand]
-                for position, lower, upper in zip(read.positions, block.lower, block.upper, strict=True):
+        told = {name for name in self.cut_loops(shapes) if name in self.reduced}
+        for positions, block in zip(self._positions if told else (), inputs, strict=False):
+            for each, lower, upper in zip(positions, block.lower, block.upper, strict=True):
+                for position in each:
                     if position.loop in told:
                         ranges[position.loop] = (lower - position.constant, upper - position.constant)
-        extents = self.extents
-        within = all(0 <= lower < upper <= extents[name] for name, (lower, upper) in ranges.items())
+        within = all(0 <= lower < upper <= self.extents[name] for name, (lower, upper) in ranges.items())
         if lookup is not None:
             block, extent = inputs[lookup.table], shapes[lookup.table][lookup.dim]
             rows = (block.lower[lookup.dim], block.upper[lookup.dim])

@@ -45,6 +45,9 @@ class Position:
     def span(self, ranges: Ranges) -> Interval | None:
         """All positions are in this interval, and its ends are among them; None where they depend on elements of which
         the ranges do not say which ones count."""
+        if self.loop is not None:
+            lower, upper = ranges[self.loop]
+            return lower + self.constant, upper + self.constant
         if self.elements:
             return ranges.get(f"@{self.elements[0]}")
         least = most = self.constant
@@ -74,6 +77,8 @@ def clip_span(span: Interval | None, extent: int) -> Interval:
     all lie outside, the element that is nearest."""
     if span is None:
         return (0, extent)
+    if 0 <= span[0] < extent and 0 < span[1] <= extent:
+        return span
     return (min(max(span[0], 0), extent - 1), max(min(span[1], extent), 1))
 
 
