@@ -21,6 +21,7 @@ from einc.physical.build import build_fast
 from einc.physical.program import DeviceProgram
 from einc.physical.synthesis import SynthesizingScheduler
 from einc.search.evaluation import EvaluatedPlan, Evaluator
+from einc.search.exchange_times import has_equal_links
 from einc.search.folding import time_left_out
 from einc.search.orders import Order, list_all_orders
 from einc.search.pool import Pool
@@ -53,10 +54,10 @@ exact: of a graph that is built as a whole, of a folded one, where it takes long
 wider links than others, since promises are less exact there."""
 
 
-USUAL_GAIN = 1.09
+USUAL_GAIN, USUAL_GAIN_EVEN = 1.09, 1.05
 """On more than MANY_SITES sites, a plan is completed only if it would be the fastest with this gain, or with the most
 that synthesized exchanges have gained so far: among blocks, cross attention and experts on 16 to 72 sites they gained
-8% at most."""
+8% at most, and nothing where all links are equally wide."""
 
 MAX_PASSED_OVER = 2
 """Plans in turn that are not worth completing, after which the improvement of completed plans ends: to predict one
@@ -92,6 +93,8 @@ class Completer:
         self.programs: dict[EvaluatedPlan, DeviceProgram] = {}
         self.times: dict[EvaluatedPlan, float] = {}
         self._folded = folded
+        even = has_equal_links(evaluator.space.machine, evaluator.space.sites)
+        self._usual_gain = USUAL_GAIN_EVEN if even else USUAL_GAIN
         self._seconds = 0.0
         self._tried: set[EvaluatedPlan] = set()
 
@@ -112,7 +115,7 @@ class Completer:
 
     def may_be_faster(self, evaluated: EvaluatedPlan, best_ms: float) -> bool:
         """Whether a plan is worth completing, where the best one takes `best_ms`; always on few sites."""
-        gains = [USUAL_GAIN, *(completed.predicted_ms / ms for completed, ms in self.times.items())]
+        gains = [self._usual_gain, *(completed.predicted_ms / ms for completed, ms in self.times.items())]
         return self.evaluator.space.sites <= MANY_SITES or evaluated.predicted_ms <= max(gains) * best_ms
 
     @property

@@ -25,7 +25,7 @@ and that of the paper's cost. Baselines have their own names."""
 KNOWN = frozenset(name for variants in BASELINES.values() for name in variants)
 """The names of well-known plans."""
 
-MAX_TABLE_TIME_RATIO, MAX_NAIVE_TIME_RATIO, MAX_EVEN_TIME_RATIO = 3.0, 1.5, 1.2
+MAX_TABLE_TIME_RATIO, MAX_NAIVE_TIME_RATIO, MAX_EVEN_TIME_RATIO = 3.0, 1.5, 1.1
 """A plan is not built if the tables say that it takes so many times the least; on many sites, where it takes long, also
 if they say it of naive exchanges: plans that are much slower with these are not completed. With equal links, tables are
 exact but for what overlaps."""

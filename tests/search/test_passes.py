@@ -12,7 +12,7 @@ from einc.machines.load import load_machine
 from einc.machines.model import Machine
 from einc.physical.budget import SearchBudget
 from einc.physical.synthesis import SynthesizingScheduler
-from einc.search import passes
+from einc.search import completion, passes
 from einc.search.completion import Completer
 from einc.search.evaluation import EvaluatedPlan, Evaluator
 from einc.search.fastest import PASSES, find_fastest, ignore_progress
@@ -107,6 +107,20 @@ def test_a_well_known_plan_that_is_nearly_as_fast_is_completed_beside_others(mon
     for name, count in (("megatron", 2), (IMPROVED, 1)):
         state = SearchState({PAPER: replace(best, predicted_ms=0.0), name: similar})
         assert len(passes.complete(search, state).times) == count
+
+
+@pytest.mark.parametrize(("machine", "gain"), [("dgx-h100", 1.05), ("dgx-v100", 1.09)])
+def test_on_many_sites_plans_are_completed_that_a_usual_gain_makes_fastest(
+    machine: str, gain: float, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The links of dgx-h100 are equal, where naive exchanges are nearly as fast as others."""
+    search = prepare(draw_graph(11), load_machine(machine), naive=False)
+    scheduler = SynthesizingScheduler(search.problem.space.machine, 4, budget=SearchBudget())
+    completer, plan = Completer(search.evaluator, scheduler, None), start_at(search).best
+    assert completer.may_be_faster(replace(plan, predicted_ms=2.0), 1.0)
+    monkeypatch.setattr(completion, "MANY_SITES", 3)
+    assert completer.may_be_faster(replace(plan, predicted_ms=gain - 0.01), 1.0)
+    assert not completer.may_be_faster(replace(plan, predicted_ms=gain + 0.01), 1.0)
 
 
 def test_the_best_well_known_plan_is_improved_on_many_sites(monkeypatch: pytest.MonkeyPatch) -> None:
