@@ -32,9 +32,9 @@ def test_a_stream_has_parts_for_whole_rounds_of_all_workers(monkeypatch):
     monkeypatch.setattr(kernel_splitting, "MIN_STREAM_NS", 10.0)
     monkeypatch.setattr(kernel_splitting, "MIN_PART_NS", 8.0)
     counts = {time: count_parts(1, 2, KernelTime(time, is_stream=True)) for time in (7, 9, 19, 29, 49, 81, 1e9)}
-    assert counts == {7: 0, 9: 1, 19: 2, 29: 2, 49: 4, 81: 8, 1e9: 16}  # two workers have a part each from 16 on
+    assert counts == {7: 0, 9: 1, 19: 2, 29: 2, 49: 4, 81: 8, 1e9: 8}  # two workers have a part each from 16 on
     assert count_parts(1, 1, KernelTime(1e9, is_stream=True)) == 1
-    assert count_parts(8, 2, KernelTime(49, is_stream=True)) == 2
+    assert count_parts(4, 2, KernelTime(49, is_stream=True)) == 2
     assert count_parts(64, 2, KernelTime(49, is_stream=True)) == 1
 
 

@@ -21,7 +21,7 @@ from einc_runtime.plan.schema import Block, KernelTask, Operation, Region
 MIN_PART_NS = 20_000.0
 """What a part should take at least, as kernels estimate it; smaller tasks stay with the worker that made them ready."""
 
-MIN_STREAM_NS, STREAM_PARTS = 30_000.0, 8
+MIN_STREAM_NS, STREAM_PARTS = 30_000.0, 4
 """The same for parts of a stream, where each worker has several, and how many it has: when one is slower than another,
 they divide the rest."""
 

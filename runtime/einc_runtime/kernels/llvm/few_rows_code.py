@@ -29,7 +29,7 @@ PREFETCH_DISTANCE = 12288
 """Bytes between what is multiplied and what is fetched from memory meanwhile."""
 WHOLE_ROWS = 2
 """Up to so many vectors are not divided, however long they are: the second cache has them in time."""
-WHOLE_BYTES, STRETCH_BYTES = 28672, 16384
+WHOLE_BYTES, STRETCH_BYTES = 28672, 8192
 """Vectors of up to so many bytes stay in the first cache beside the lines; the bytes of a stretch of longer ones."""
 
 
