@@ -151,7 +151,7 @@ class Compiled:
 
         return StepSearch(
             self.source, small, self.options.train, options.may_recompute, target.machine, len(target.devices),
-            self._fuse, self._find_fastest, self._promise_fastest, self._find_kept, build, self._phase,
+            self._fuse, self._find_fastest, self._promise_plans, self._find_kept, build, self._phase,
         ).find()  # fmt: skip
 
     def _find_kept(self) -> tuple[Graph, SelectedPlan]:
@@ -192,13 +192,13 @@ class Compiled:
             report=self._report,
         )
 
-    def _promise_fastest(self, graph: Graph, machine: Machine) -> LogicalPlan:
-        """A plan of a graph that none is built for."""
-        from einc.search.fastest import promise_fastest
+    def _promise_plans(self, graph: Graph, machine: Machine) -> dict[str, LogicalPlan]:
+        """Plans of a graph that none is built for."""
+        from einc.search.fastest import promise_plans
 
         self._phase("weighing cuts by their time")
         naive, placement = self.options.schedule == "naive", self.options.input_placement
-        return promise_fastest(graph, machine, len(self.target.devices), naive=naive, input_placement=placement)
+        return promise_plans(graph, machine, len(self.target.devices), naive=naive, input_placement=placement)
 
     def _add_tiles(self, selected: SelectedPlan) -> SelectedPlan:
         from einc.physical.synthesis import SynthesizingScheduler

@@ -48,7 +48,7 @@ from einc.physical.synthesis import Report, SynthesizingScheduler, ignore_report
 from einc.search.completion import Completer, limit_threads
 from einc.search.evaluation import Evaluator
 from einc.search.finishing import finish
-from einc.search.initial_plans import add_optima
+from einc.search.initial_plans import KNOWN, add_optima
 from einc.search.neighbours import sum_times
 from einc.search.passes import (
     KNOWN_EFFORT,
@@ -139,18 +139,20 @@ def find_fastest(
         return replace(result, walk=tuple(walk))
 
 
-def promise_fastest(
+def promise_plans(
     graph: Graph, machine: Machine, sites: int, *, naive: bool, input_placement: InputPlacement = "replicated"
-) -> LogicalPlan:
-    """The plan that the time tables promise most of; none is built. For graphs of which building one takes long."""
+) -> dict[str, LogicalPlan]:
+    """The plan that the time tables promise most of, and well-known ones, by name, those first of which they promise
+    most; none is built. For graphs of which building one takes long."""
     with limit_threads():
         problem = pose_problem(
             graph, machine, sites, naive=naive, pins=(), input_placement=input_placement, seconds=math.inf
         )
-        plans = add_optima(problem.starts, problem.space, problem.tables, None if naive else problem.promises).plans
-        known = [plan for plan in plans.values() if plan is not None]
-        best = min(known, key=lambda plan: sum_times(problem.promises, plan))
-        return problem.space.make_plan(best, tuple(range(len(graph.nodes))), spread=False)
+        starts = add_optima(problem.starts, problem.space, problem.tables, None if naive else problem.promises).plans
+        plans = {name: plan for name, plan in starts.items() if plan is not None}
+        ranked = sorted(plans, key=lambda name: sum_times(problem.promises, plans[name]))
+        kept, order = [name for name in ranked if name == ranked[0] or name in KNOWN], tuple(range(len(graph.nodes)))
+        return {name: problem.space.make_plan(plans[name], order, spread=False) for name in kept}
 
 
 def _run(names: Sequence[str], search: Search, state: SearchState, walk: list[str]) -> SearchState:

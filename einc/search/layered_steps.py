@@ -8,9 +8,11 @@ numbers alone. Any cuts make a plan that computes the step: what is matched deci
 from __future__ import annotations
 
 import re
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, replace
 from functools import lru_cache
+
+import msgspec
 
 from einc.errors import CapacityError
 from einc.graph.graph import Graph, Node, count_resident_bytes, updates_state
@@ -22,6 +24,7 @@ from einc.machines.model import Machine
 from einc.ops.base import Operator
 from einc.physical.program import DeviceProgram
 from einc.plan_report import Contender
+from einc.search.initial_plans import KNOWN
 from einc.search.result import SelectedPlan
 from einc.training.recomputation import AGAIN
 
@@ -30,6 +33,9 @@ MIN_LAYERED = 1_000
 
 LAYERED = "few layers"
 """The name of the contender whose cuts are those of a step of a few layers."""
+
+Build = Callable[[LogicalPlan], DeviceProgram]
+"""Makes the program of a plan. Raises CapacityError."""
 
 _NUMBERS = re.compile(r"\d+")
 
@@ -51,21 +57,37 @@ class LayeredStep:
         """The bytes of a site that the other layers take if nothing of theirs is on two sites."""
         return (measure_peak_bytes(self.full_graph) - measure_peak_bytes(self.small_graph)) // sites
 
-    def expand(self, plan: LogicalPlan, build: Callable[[LogicalPlan], DeviceProgram]) -> SelectedPlan:
+    def expand(self, plan: LogicalPlan) -> LogicalPlan:
         """The plan of the whole step with the cuts of one of the small step."""
         matched = self._match(plan)
         options = [(find_uncut(node.operator, plan.sites),) if candidate is None else (candidate,)
                    for node, candidate in zip(self.full_graph.nodes, matched, strict=True)]  # fmt: skip
         problem = connect(self.full_graph, tuple(options))
         choices = build_choices(self.full_graph, problem, (0,) * len(options))
-        full_plan = replace(plan, graph=self.full_graph, choices=choices, exact=False, contenders=(), memory_points=())
-        try:
-            program = build(full_plan)
-        except CapacityError:
-            return SelectedPlan(full_plan, None)
-        contender = Contender(LAYERED, True, program.predicted_ms, max(program.memory), full_plan.total_cost)
-        full_plan = replace(program.plan, contenders=(contender,))
-        return SelectedPlan(full_plan, replace(program, plan=full_plan))
+        return replace(plan, graph=self.full_graph, choices=choices, exact=False, contenders=(), memory_points=())
+
+    def select(self, plans: Mapping[str, LogicalPlan], build: Build) -> SelectedPlan:
+        """The fastest that fits of plans of the small step, each built for the whole one, or the first one without a
+        program if none does. Of well-known plans, those behind the first that fits are not built."""
+        contenders: list[Contender] = []
+        fitting: dict[str, DeviceProgram] = {}
+        for name, plan in plans.items():
+            if name in KNOWN and not KNOWN.isdisjoint(fitting):
+                contenders.append(Contender(name, reason="the time tables promise more of another well-known plan"))
+                continue
+            try:
+                program = build(self.expand(plan))
+            except CapacityError:
+                contenders.append(Contender(name, reason="it does not fit into memory"))
+                continue
+            fitting[name], cost = program, program.plan.total_cost
+            contenders.append(Contender(name, False, program.predicted_ms, max(program.memory), cost))
+        if not fitting:
+            return SelectedPlan(self.expand(next(iter(plans.values()))), None)
+        chosen = min(fitting, key=lambda name: fitting[name].predicted_ms)
+        told = tuple(msgspec.structs.replace(each, chosen=each.name == chosen) for each in contenders)
+        full_plan = replace(fitting[chosen].plan, contenders=told)
+        return SelectedPlan(full_plan, replace(fitting[chosen], plan=full_plan))
 
     def _match(self, plan: LogicalPlan) -> list[Candidate | None]:
         """The cut of every node of the whole step; None for one that no operator of the small step is equal to."""

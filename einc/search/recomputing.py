@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from functools import cached_property
 
@@ -13,7 +13,7 @@ from einc.logical.plan import LogicalPlan
 from einc.machines.model import Machine
 from einc.machines.site_counts import MANY_SITES
 from einc.physical.program import DeviceProgram
-from einc.search.layered_steps import MIN_LAYERED, LayeredStep, measure_peak_bytes
+from einc.search.layered_steps import LAYERED, MIN_LAYERED, LayeredStep, measure_peak_bytes
 from einc.search.result import SelectedPlan
 from einc.training.recomputation import ForwardPart, recompute
 
@@ -34,8 +34,8 @@ class StepSearch:
     its loss, and the machine with its sites.
 
     `fuse` makes a graph ready for planning, `search` plans it for a machine, and says of its progress which part of the
-    step that is, `promise` plans it by time tables alone, `find_kept` plans the step as it is, and `build` makes the
-    program of a plan. `may_recompute` says whether values may be computed again.
+    step that is, `promise` has plans by name that time tables promise most of, `find_kept` plans the step as it is, and
+    `build` makes the program of a plan. `may_recompute` says whether values may be computed again.
     """
 
     source: Graph
@@ -46,7 +46,7 @@ class StepSearch:
     sites: int
     fuse: Callable[[Graph], Graph]
     search: Callable[[Graph, Machine, str], SelectedPlan]
-    promise: Callable[[Graph, Machine], LogicalPlan]
+    promise: Callable[[Graph, Machine], Mapping[str, LogicalPlan]]
     find_kept: Callable[[], tuple[Graph, SelectedPlan]]
     build: Callable[[LogicalPlan], DeviceProgram]
     report: Callable[[str], None]
@@ -105,14 +105,14 @@ class StepSearch:
             return graph, selected, _find_least_memory(selected)
         step = LayeredStep(graph, self.fuse(recompute(self.small, self.loss, level[0])))
         if self.sites > MANY_SITES:
-            selected = step.expand(self.promise(step.small_graph, self.machine), self.build)
+            selected = step.select(self.promise(step.small_graph, self.machine), self.build)
             if selected.program is not None or level != self._levels[-1]:
                 return graph, selected, 0
         machine, omitted = step.limit_memory(self.machine, self.sites), step.measure_omitted(self.sites)
         if machine is not None:
             selected = self.search(step.small_graph, machine, f" of {LAYERS} layers")
             if selected.program is not None:
-                return graph, step.expand(selected.plan, self.build), 0
+                return graph, step.select({LAYERED: selected.plan}, self.build), 0
             omitted += _find_least_memory(selected)
         # A plan without a program for what is too large, so that an error says what it would take.
         return graph, SelectedPlan(optimize(graph, self.sites), None), omitted

@@ -15,7 +15,9 @@ from einc.graph.fuse import fuse
 from einc.graph.graph import Graph, verify_graph
 from einc.options import CompileOptions
 from einc.search import fastest, recomputing
+from einc.search.initial_plans import KNOWN
 from einc.search.layered_steps import LayeredStep
+from einc.search.neighbours import sum_times
 from einc.target import select_target
 from einc.training.recomputation import ForwardPart, count_again, read_level, recompute, restore_recomputed
 from einc.training.steps import StepOptions, derive_training_step
@@ -151,6 +153,25 @@ def test_steps_of_many_layers_are_cut_as_those_of_a_few(monkeypatch: pytest.Monk
     for name, expected in interpret(compiled.source, arrays).items():
         np.testing.assert_allclose(session.offload(name), expected, rtol=1e-4, atol=1e-5)
     verify_model(compiled.bundle, fuse(compiled.source))
+
+
+def test_no_known_plan_that_was_built_is_faster(monkeypatch: pytest.MonkeyPatch) -> None:
+    """As on many sites, where plans of a few layers are chosen by time tables: what these say may be wrong."""
+    for name, value in (("MIN_LAYERED", 100), ("MANY_SITES", 1)):
+        monkeypatch.setattr(recomputing, name, value)
+    chosen = CompileOptions("host", 2, train="loss", optimizer="sgd", schedule="naive", recompute="cheap")
+    plain = compile_model(TEXT, "m.ein", chosen)
+    contenders = {contender.name: contender for contender in plain.plan.contenders}
+    built = {name: each.predicted_ms for name, each in contenders.items() if each.predicted_ms is not None}
+    assert plain.program.predicted_ms == min(built.values())
+    assert [name for name, each in contenders.items() if each.chosen] == [min(built, key=built.__getitem__)]
+    assert {"fsdp", "megatron"} <= contenders.keys()
+    assert len(KNOWN & built.keys()) == 1, "of the well-known plans, the one that promises most"
+    # With tables that say the opposite, the first plan is the worst, and the known one that fits is built, too.
+    monkeypatch.setattr(fastest, "sum_times", lambda tables, plan: -sum_times(tables, plan))
+    opposite = compile_model(TEXT, "m.ein", chosen)
+    times = [each.predicted_ms for each in opposite.plan.contenders if each.predicted_ms is not None]
+    assert opposite.program.predicted_ms == min(times) > plain.program.predicted_ms
 
 
 def test_layers_that_are_left_out_take_their_memory() -> None:
