@@ -209,6 +209,11 @@ test-serve: .venv/serve  ## a served model as its users see it: OpenAI's client,
 test-tutorials: .venv/reference .venv/serve .venv/notebooks  ## docs/tutorials, as a reader follows them, and as notebooks
 	$(PYTEST) -n $(JOBS) tests/docs/live_tutorials.py
 
+test-tutorials-wheels: dist  ## docs/tutorials in a fresh environment that has the wheels and PyTorch, and nothing else
+	$(PYTHON) -m venv --clear build/tutorials
+	build/tutorials/bin/python $(PIP_INSTALL) $(WHEELS) '$(TORCH)'
+	build/tutorials/bin/python -m tests.docs.tutorials
+
 test-hints: .venv/dev  ## every hint at a missing package, pasted into a shell, in fresh environments; installs them
 	$(PYTEST) -n $(JOBS) -rP tests/packaging/live_hints.py
 

@@ -7,6 +7,8 @@ both.
 
 from __future__ import annotations
 
+import sys
+import warnings
 from collections.abc import Sequence
 from dataclasses import dataclass
 
@@ -118,6 +120,14 @@ class MachineError(EincError):
     """A machine file or name is unusable, or the machine is too small for what is asked of it."""
 
     code, exit_code = "machine", 65
+
+
+def warn_user(message: str, kind: type[Warning]) -> None:
+    """Warns at the line that called einc, however many functions of einc lie between."""
+    frame, level = sys._getframe(1), 2
+    while frame.f_back is not None and frame.f_globals.get("__name__", "").partition(".")[0] == "einc":
+        frame, level = frame.f_back, level + 1
+    warnings.warn(message, kind, stacklevel=level)
 
 
 class MachineWarning(UserWarning):

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import dataclasses
 import os
-import warnings
 from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, NoReturn, Unpack
@@ -13,7 +12,7 @@ from einc.api.arguments import GraphOptions, Shape, check_size, read_dtype, read
 from einc.api.graph import Graph
 from einc.api.plan import Plan
 from einc.core.tensor import TensorDesc
-from einc.errors import MachineWarning, UsageError
+from einc.errors import MachineWarning, UsageError, warn_user
 from einc.options import BASELINES, INPUT_PLACEMENTS, OBJECTIVES, SCHEDULES, CompileOptions, GivenExchange
 from einc_runtime.text import did_you_mean, parse_memory
 
@@ -109,7 +108,14 @@ def grad(graph: Graph, loss: Tensor, wrt: Sequence[Tensor]) -> list[Tensor]:
 def warn_of_assumptions(compiled: Compiled) -> None:
     """Warns the caller of the API where the machine was found by itself, and something about it was assumed."""
     if compiled.options.machine is None and compiled.target.assumed is not None:
-        warnings.warn(compiled.target.assumed, MachineWarning, stacklevel=3)
+        warn_user(compiled.target.assumed, MachineWarning)
+
+
+_OF_OTHER_FUNCTIONS = dict.fromkeys(
+    ("loss", "targets"),
+    "einc.from_torch(module, args, loss=..., targets=...) makes a model with a loss, which compile takes",
+)
+"""What to do for options of other functions."""
 
 
 def read_options(
@@ -129,7 +135,11 @@ def read_options(
     known = [name for name in fields if name not in {*refused, "devices"}]
     for name in values:
         if name not in known:
-            hint = did_you_mean(name, [*fields, "params"]) or f"there are {', '.join(known)}"
+            hint = (
+                _OF_OTHER_FUNCTIONS.get(name)
+                or did_you_mean(name, [*fields, "params"])
+                or f"there are {', '.join(known)}"
+            )
             raise UsageError(f"{call} has no option '{name}'", hint=hint)
     mode = values.get("schedule", "synthesized")
     if mode not in SCHEDULES:

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import os
 import sys
-import warnings
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Unpack
@@ -13,7 +12,7 @@ from einc.api.arguments import PlanningOptions, read_dtype
 from einc.api.compiling import compileGraph, read_options, warn_of_assumptions
 from einc.api.graph import Graph
 from einc.api.plan import Plan, Weights
-from einc.errors import ModelWarning, UsageError
+from einc.errors import ModelWarning, UsageError, warn_user
 
 if TYPE_CHECKING:
     from einc.importers.pytorch.importing import TorchModel
@@ -75,6 +74,10 @@ def compile(
     return plan if known_weights is None else plan.loadWeights(known_weights)
 
 
+_GENERATED_TEXT = "einc.from_torch(...).text"
+"""What messages call the text that is made of a module: where its lines can be read."""
+
+
 def _read_model(
     model: Any, args: Sequence[Any], kwargs: Mapping[str, Any] | None, dynamic_shapes: Any, params: Mapping[str, Any]
 ) -> tuple[str, str, Weights | None, tuple[str, ...]]:
@@ -87,12 +90,12 @@ def _read_model(
         if open_dims := [name for name in model.dims if name not in params]:
             values = ", ".join(f"{name!r}: ..." for name in open_dims)
             message = f"the plan is for the extents of args; params={{{values}}} plans for others, one plan for each"
-            warnings.warn(message, ModelWarning, stacklevel=3)
+            warn_user(message, ModelWarning)
     if isinstance(model, TorchModel):
         for name, largest in model.dims.items():
             if largest is not None and isinstance(params.get(name), int) and params[name] > largest:
                 raise UsageError(f"{name} is {params[name]}, and at most {largest} in what was exported")
-        return model.text, "the module", model.weights, model.parameters
+        return model.text, _GENERATED_TEXT, model.weights, model.parameters
     if isinstance(model, str) and "\n" in model:
         return model, "model.ein", None, ()
     if isinstance(model, str | os.PathLike):

@@ -10,7 +10,7 @@ from einc.data import find_folder
 from einc.errors import ReadError, UsageError
 from einc_runtime.cli import files
 from einc_runtime.errors import UsageFault
-from einc_runtime.text import suggest_name
+from einc_runtime.text import did_you_mean, quote_names
 
 CONFIGURATION = "config.json"
 
@@ -78,8 +78,16 @@ def _require_model(path: str) -> None:
     try:
         files.require_present(path, or_folder=True)
     except UsageFault as fault:
-        hint = f"well-known models have names: {suggest_name(path, list(list_known_models()))}"
+        names = list(list_known_models())
+        meant = [name for name in names if _keep_letters(name).startswith(_keep_letters(path))] if path else []
+        near = did_you_mean(path, names)
+        hint = near if near and not meant else f"well-known models have names: {quote_names(meant or names, 12)}"
         raise UsageError(fault.message, where=path, hint=hint) from None
+
+
+def _keep_letters(name: str) -> str:
+    """A name without what people leave out of it: `llama3` is the beginning of `llama-3.1-8b`."""
+    return "".join(filter(str.isalnum, name.lower()))
 
 
 def _read_gguf(path: str, name: str) -> PublishedModel:

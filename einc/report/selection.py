@@ -5,16 +5,17 @@ from __future__ import annotations
 import itertools
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+from textwrap import wrap
 
 from einc.options import FASTEST
 from einc.report.tables import align_columns, describe_trust, format_ms
 from einc_runtime.strict_json import Document
-from einc_runtime.text import format_memory, shorten
+from einc_runtime.text import format_memory
 
 Emphasis = Callable[[str], str]
 
-MAX_SHOWN_REASON = 70
-"""Characters that are shown of the reason why there is no such plan."""
+REASON_WIDTH = 78
+"""Characters of the lines that say why there is no such plan."""
 
 MAX_NAMES = 3
 """Names that are shown of equal plans."""
@@ -200,7 +201,8 @@ def format_contenders(document: Document, strong: Emphasis, *, paper: bool = Fal
         cost = [f"{group.cost:,}"] if paper else []
         table.append([group.names, f"{span} ms", format_memory(group.memory), *cost, group.remark])
     lines = align_columns(table, right=range(1, len(table[0]) - 1))
-    lines += [f"  not tried: {name}, {shorten(reason, MAX_SHOWN_REASON)}" for name, reason in missing]
+    for name, reason in missing:
+        lines += wrap(f"  not tried: {name}, {reason}", REASON_WIDTH, subsequent_indent="    ")
     if any(" to " in row[1] for row in table):
         lines.append(
             "  a to b: from what the time tables promise with synthesized exchanges to the time with naive ones"

@@ -89,3 +89,11 @@ def test_what_is_no_algorithm_is_refused(tmp_path: Path, einc: Callable[..., Any
     assert einc(*arguments, "--drop-waits").code == 0
     (tmp_path / "p.exprog").write_text("IN: A@0; B@1\nOUT: A+B@0\nB@1->0; A+B@0\n", encoding="utf-8")
     assert einc("exprog", "export", tmp_path / "p.exprog", "--format", "msccl-xml").code == 65
+
+
+def test_models_and_programs_are_told_apart(tmp_path: Path, einc: Callable[..., Any]) -> None:
+    (tmp_path / "m.ein").write_text("model m\ndim n = 6\ninput x : f32[n]\noutput y = relu(x)\n")
+    (tmp_path / "p.exprog").write_text("IN: A @ 0\nOUT: A @ 1\nA @ 0 -> 1\n")
+    checked, compiled = einc("exprog", "check", tmp_path / "m.ein"), einc("compile", tmp_path / "p.exprog")
+    assert (checked.code, "this is a model, and no exchange program" in checked.err) == (2, True)
+    assert (compiled.code, "einc exprog simulate FILE" in compiled.err) == (65, True)

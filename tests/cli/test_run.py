@@ -277,7 +277,7 @@ def test_an_archive_bomb_is_refused_unread(run: Callable[..., Any], tmp_path: Pa
         (("--inputs", "inputs.npz", "--inputs", "x.npy"), 65, "twice"),
         (("--inputs", "x.npy", "--inputs", "x=x.npy"), 65, "twice"),
         (("--inputs", "rand:1", "--inputs", "rand:2"), 2, "twice"),
-        (("--inputs", "xx=x.npy"), 65, "did you mean 'x'?"),
+        (("--inputs", "xx=x.npy"), 65, "there are 'x', 'b'"),
         (("--inputs", "w=w.npy"), 65, "no input 'w'"),
         (("--inputs", "expected_y.npy"), 2, "which input"),
         (("--inputs", "missing.npy"), 2, "which input"),

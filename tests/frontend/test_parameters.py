@@ -65,6 +65,8 @@ def test_wrong_definitions_are_errors_of_the_command_line(options: dict[str, Any
     with pytest.raises(ModelError, match=message) as caught:
         build(PRESETS, "m.ein", **options)
     assert hint in caught.value.render()
+    argument = "preset lang" if "preset" in options else "=".join(options["definitions"][0]).partition("\n")[0]
+    assert str(caught.value.where).startswith((argument, "m.ein:"))
 
 
 def test_dtype_replaces_floating_types_everywhere() -> None:

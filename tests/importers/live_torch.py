@@ -14,8 +14,9 @@ from torch import nn
 from torch.nn import functional as F
 
 import einc
-from einc.errors import ModelError, ModelWarning
+from einc.errors import ModelError, ModelWarning, UsageError
 from einc.importers.pytorch.importing import from_torch
+from einc_runtime.errors import ArrayFault
 from einc_runtime.execution.session import Session
 from tests.support.torch_models import check_model, check_result, compare, draw, import_undecomposed
 
@@ -266,6 +267,9 @@ class FixedRows(torch.nn.Module):
 def test_dimensions_that_torch_makes_constant_are_named_with_the_line() -> None:
     auto = torch.export.Dim.AUTO
     with pytest.warns(ModelWarning) as caught:
+        einc.compile(FixedRows(), "host", 1, args=(draw(3, 6, 4), draw(5, 2)), dynamic_shapes=({1: auto}, None))
+    assert caught[0].filename == __file__
+    with pytest.warns(ModelWarning) as caught:
         model = from_torch(FixedRows(), (draw(3, 6, 4), draw(5, 2)), dynamic_shapes=({0: auto, 1: auto}, {0: auto}))
     _, line = inspect.getsourcelines(FixedRows.forward)
     words = [str(warning.message) for warning in caught]
@@ -274,6 +278,13 @@ def test_dimensions_that_torch_makes_constant_are_named_with_the_line() -> None:
         f"dimension 0 of y was to be dynamic, and is always 5: torch.export found in {__file__}:{line + 2}",
     ]
     assert model.dims == {"x_dim0": None}
+
+
+def test_what_only_training_steps_have_is_an_error() -> None:
+    with pytest.raises(ArrayFault, match="no training step"):
+        einc.compile(nn.Linear(2, 3).eval(), "host", 1, args=(draw(1, 2),)).stateDict()
+    with pytest.raises(UsageError, match=r"no option 'loss'(.|\n)*einc\.from_torch\(module, args, loss="):
+        einc.compile(nn.Linear(2, 3).eval(), "host", 1, args=(draw(1, 2),), loss=F.mse_loss)
 
 
 def test_dynamic_dimensions() -> None:

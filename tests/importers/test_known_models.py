@@ -78,6 +78,7 @@ def test_a_copy_is_the_folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -
         (["check", "ffn.ein"], "`einc models copy ffn`"),
         (["compile", "qwen3-8b"], "`einc import hf qwen3-8b"),
         (["advise", "qwen3-8c"], "did you mean 'qwen3-8b'"),
+        (["advise", "Llama3.3"], "well-known models have names: 'llama-3.3-70b'\n"),
         (["import", "hf", "qwen3-8c", "-o", "m.ein"], "did you mean 'qwen3-8b'"),
     ],
 )

@@ -5,12 +5,11 @@ from __future__ import annotations
 import inspect
 import os
 import tempfile
-import warnings
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, BinaryIO
 
-from einc.errors import Diagnostic, ModelError, ModelWarning
+from einc.errors import Diagnostic, ModelError, ModelWarning, warn_user
 from einc.importers.pytorch.archive import Elements, ExportArchive
 from einc.importers.pytorch.convert import ConvertedModule, TextNames, convert_archive
 from einc.importers.pytorch.exporting import JOINED_MODULE, export_module, join_loss
@@ -91,7 +90,7 @@ def from_torch(
         path = os.path.join(folder, "module.pt2")
         exported = export_module(module, args, kwargs, dynamic_shapes, path)
         for constant in exported.constants:
-            warnings.warn(str(constant), ModelWarning, stacklevel=2)
+            warn_user(str(constant), ModelWarning)
         names = TextNames(outputs=("loss",) if loss is not None else exported.results, dims=dims)
         with ExportArchive(path, "the module") as archive:
             converted = convert_archive(archive, name, names)
@@ -122,7 +121,7 @@ def _warn_of_training(module: Any) -> None:
             f"the module is in training mode, and is read as in eval mode ({', '.join(sorted(parts))}): dropout does "
             "nothing, and norms over batches use the statistics that they have; call eval() to say so"
         )
-        warnings.warn(message, ModelWarning, stacklevel=3)
+        warn_user(message, ModelWarning)
 
 
 def _trains_otherwise(part: Any) -> bool:
