@@ -44,11 +44,12 @@ def build(folder: Path, name: str, text: str, *options: str) -> Path:
 @pytest.fixture(scope="module")
 def plans(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Path]:
     folder = tmp_path_factory.mktemp("plans")
-    four = ("--devices", "4", "--pin", "layer.*.up=rows/4", "--pin", "x.*=rows/4", "--pin", "y=rows/4")
+    rows = ("--devices", "4", "--pin", "x.*=rows/4", "--pin", "y=rows/4")
+    four = (*rows, "--pin", "layer.*.up=rows/4")
     return {
         "a": build(folder, "a", MODEL, *four),
         "commented": build(folder, "commented", f"# a comment\n{MODEL}", *four),
-        "pinned": build(folder, "pinned", MODEL, *four, "--pin", "layer.*.up=inner/2"),
+        "pinned": build(folder, "pinned", MODEL, *rows, "--pin", "layer.*.up=inner/2"),
         "deeper": build(folder, "deeper", MODEL, *four, "-D", "n=4"),
         "wider": build(folder, "wider", MODEL, "--devices", "3", "--pin", "*=rows/3"),
     }
