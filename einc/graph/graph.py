@@ -42,7 +42,7 @@ class Node:
     """One application of an abstract operator.
 
     `name` is unique among nodes (that of its first output); `inputs` and `outputs` name tensors in the operator's
-    order. A tensor may stand more than once among the inputs.
+    order. A tensor may stand more than once among the inputs, and the operator then is the one for that (`apply_to`).
     """
 
     name: str
@@ -50,6 +50,9 @@ class Node:
     inputs: tuple[str, ...]
     outputs: tuple[str, ...]
     span: SourceSpan | None = None
+
+    def __post_init__(self) -> None:
+        object.__setattr__(self, "operator", self.operator.apply_to(self.inputs))
 
 
 @dataclass(frozen=True)  # no slots: it remembers what it computes

@@ -12,7 +12,7 @@ from __future__ import annotations
 import itertools
 import math
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import ClassVar
 
 from einc.core.intervals import Interval, Intervals, ShardableIndex
@@ -78,6 +78,12 @@ class Attention(DerivedOperator):
     k_lens: tuple[int, ...]
     window: int
     softcap: float
+    shares_rows: bool = False
+    """Whether keys and values are one tensor. Only costs depend on it, and plans say it by their operands."""
+
+    def apply_to(self, inputs: Sequence[str]) -> Attention:
+        shares_rows = inputs[1] == inputs[2]
+        return self if shares_rows == self.shares_rows else replace(self, shares_rows=shares_rows)
 
     @property
     def inputs(self) -> tuple[TensorDesc, ...]:
@@ -191,13 +197,12 @@ class Attention(DerivedOperator):
         )
 
     def traffic(self, function: FunctionSpec) -> int:
-        """Of all blocks, those of the sequences are read."""
-        every = DerivedOperator.traffic(self, function)
-        if self.blocks is None:
-            return every
+        """Of all blocks, those of the sequences are read. What is key and value at once is read once: kernels have both
+        of a tile of tokens at hand, or in the cache."""
         (first, last), (keys, values) = self._seen(function), function.inputs[1:3]
-        row = sum(block.shape[0] * block.shape[2] for block in (keys, values)) * self.keys.dtype.itemsize
-        return every - row * (keys.shape[1] - (last - first))
+        key, value = (block.shape[0] * block.shape[2] for block in (keys, values))
+        unread = keys.shape[1] * (key + value) - (last - first) * (key if self.shares_rows else key + value)
+        return DerivedOperator.traffic(self, function) - unread * self.keys.dtype.itemsize
 
     @property
     def precision(self) -> str:

@@ -132,6 +132,10 @@ class Operator(ABC):
         more than go through their bytes."""
         return None
 
+    def apply_to(self, inputs: Sequence[str]) -> Operator:
+        """This operator on the tensors of these names: another one where it costs less if several inputs are one."""
+        return self
+
     def update(self) -> Operator:
         """This operator where its first input is a state, which the first output is written over.
 
@@ -146,7 +150,8 @@ class Operator(ABC):
     def traffic(self, function: FunctionSpec) -> int:
         """The bytes of memory that one function specification reads and writes: each of its blocks once.
 
-        Two inputs are counted separately even if they are the same block of one tensor: tensors are not known here.
+        Two inputs are counted separately even if they are the same block of one tensor, unless `apply_to` says that an
+        operator reads it once.
         """
         inputs = zip(function.inputs, self.inputs, strict=True)
         outputs = zip(function.outputs, self.outputs, strict=True)

@@ -11,7 +11,7 @@ are only compared; and kernels compute every element in one order, wherever it l
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
 from functools import lru_cache
 from math import prod
@@ -62,6 +62,10 @@ class WrappingOperator(Operator):
 
     def flops(self, function: FunctionSpec) -> int:
         return self.plain.flops(function)
+
+    def apply_to(self, inputs: Sequence[str]) -> Operator:
+        plain = self.plain.apply_to(inputs)
+        return self if plain is self.plain else replace(self, plain=plain)
 
     def traffic(self, function: FunctionSpec) -> int:
         return self.plain.traffic(function)

@@ -192,7 +192,7 @@ def compute_occupied_ms(cost: TaskCost, site: Site, kernel_latency_us: float, ca
     if isinstance(cost.work, ExpertsWork):  # so are those of experts
         elements = min(cost.work.experts, cost.work.picks) * cost.work.columns * cost.work.depth
         width = min(width, cost.size / max(1, elements))
-    if isinstance(cost.work, AttentionWork):  # so are keys and values
+    if isinstance(cost.work, AttentionWork):  # so are keys and values, and once if they are one
         work = cost.work
         elements = work.keys * work.heads // max(1, work.group) * (work.width + work.value_width)
         width = min(width, cost.size / max(1, elements))

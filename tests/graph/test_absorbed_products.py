@@ -7,10 +7,13 @@ from collections.abc import Mapping
 import numpy as np
 import pytest
 
+from einc.compiler import compile_model
 from einc.frontend import build
 from einc.graph.absorbed_products import absorb_products
 from einc.graph.decode_step import StepRequest, derive_step
 from einc.graph.graph import Graph, TensorKind, verify_graph
+from einc.options import CompileOptions
+from einc.verification.figures import verify_figures
 from tests.support.graph_interpreter import Array, interpret
 from tests.support.step_cases import STEP_MODELS
 
@@ -76,6 +79,16 @@ def test_results_stay_what_they_are() -> None:
 def test_a_step_keeps_one_row_of_each_token(text: str, shape: tuple[int, ...]) -> None:
     step = derive_step(build(text, "model.ein", (), None, None), StepRequest("tokens", 1)).graph
     assert [t.desc.shape for t in step.tensors if t.kind is TensorKind.STATE] == [shape]
+
+
+def test_a_plan_counts_the_rows_once() -> None:
+    """Of 3 sequences, 4 heads of 7 columns, f32: rows, queries and results, logarithms, and positions of 8 bytes."""
+    options = CompileOptions(machine="dgx-h100", devices=1, step=StepRequest("tokens", 1, 3))
+    bundle = compile_model(STEP_MODELS["latent rows"], "model.ein", options).bundle
+    (attention,) = (operation for operation in bundle.operations if operation.family == "attention")
+    assert attention.inputs[1] == attention.inputs[2]
+    assert attention.functions[0].traffic == 4 * (3 * 11 * 7 + 2 * 3 * 4 * 7 + 3 * 4) + 8 * 3
+    verify_figures(bundle)
 
 
 @pytest.mark.parametrize(

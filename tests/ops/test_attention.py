@@ -283,6 +283,30 @@ def test_a_cut_of_queries_is_charged_the_keys_that_it_reads() -> None:
     assert read[balanced] < 2 * 131072 * 128 * 2 * 8
 
 
+def test_rows_that_are_keys_and_values_are_read_once() -> None:
+    apart = attention((6, 2), (3, 1), (40, 9), width=(7, 7), causal=True, dtype=DType.F16)
+    once = apart.apply_to(("q", "rows", "rows"))
+    assert apart.apply_to(("q", "k", "v")) is apart
+    assert once.apply_to(("q", "k", "v")) == apart
+    assert once.attributes == apart.attributes
+    for counts in ((1, 1, 1, 1), (2, 1, 2, 1), (1, 2, 1, 3)):
+        for intervals in enumerate_requests(apart.indices, counts):
+            for function in once.build_spec(intervals).functions:
+                assert once.traffic(function) == apart.traffic(function) - 2 * function.inputs[2].size
+                assert (once.flops(function), once.work(function)) == (apart.flops(function), apart.work(function))
+
+
+def test_of_rows_in_blocks_those_of_the_sequences_are_read_once() -> None:
+    extras = ("positions", "blocks")
+    apart = attention((6, 2), (1,) * 4, (15,) * 4, width=(7, 7), causal=True, extras=extras, blocks=(13, 3))
+    once = apart.apply_to(("q", "rows", "rows", "positions", "blocks"))
+    parts = tuple(index.intervals(2 if n == 1 else 1) for n, index in enumerate(apart.indices))
+    for function in once.build_spec(parts).functions:
+        read = 2 * 2 * 15 * 7 + 2 * (6 * 2 * 7) + 6 * 2  # rows of two sequences, queries and results
+        assert once.traffic(function) == 4 * read + 8 * (2 + 2 * 3)
+        assert apart.traffic(function) == 4 * (read + 2 * 2 * 15 * 7) + 8 * (2 + 2 * 3)
+
+
 @pytest.mark.parametrize("name", [name for name in CASES if name.startswith("8/1")])
 def test_flops_count_the_pairs_that_see_each_other(name: str) -> None:
     operator = CASES[name]

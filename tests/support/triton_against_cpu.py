@@ -58,7 +58,8 @@ def agree(computed, expected, tolerance):
 
 
 def check(name, attributes, inputs, outputs, lowers=None, out_lowers=None, tolerance=None, steps=(1, 2)):
-    """The kernel on regions of buffers, and on regions of which no axis is contiguous."""
+    """The kernel on regions of buffers, and on regions of which no axis is contiguous. Inputs that are one array are
+    one region."""
     ins, outs = blocks(inputs, lowers), blocks(outputs, out_lowers)
     expected = [np.empty_like(output) for output in outputs]
     kernel = registry.prepare(Invocation(name, attributes, inputs, expected, ins, outs))
@@ -67,7 +68,8 @@ def check(name, attributes, inputs, outputs, lowers=None, out_lowers=None, toler
     tolerance = TOLERANCE[expected[0].dtype] if tolerance is None else tolerance
     plans = []
     for step in steps:
-        sources = [embedded(array, step) for array in inputs]
+        regions = {id(array): embedded(array, step) for array in inputs}
+        sources = [regions[id(array)] for array in inputs]
         targets = [embedded(np.full_like(output, 7), step) for output in outputs]
         plan = builders.build_kernel(Invocation(name, attributes, views(sources), views(targets), ins, outs))
         status = np.zeros(1, np.int32)

@@ -117,6 +117,16 @@ def test_attention_shares_keys_out_where_queries_are_few(dtype):
     assert len(plans[0].steps) == 3
 
 
+@pytest.mark.parametrize("width", [24, 520])
+@pytest.mark.parametrize("name", CASES)
+def test_rows_that_are_keys_and_values_are_loaded_once(name, width):
+    a, heads_q, heads_kv = CASES[name]
+    a = {**a, "scale": a["scale"] * 8 / width}
+    q, k, _, *extras = operands(a, heads_q, heads_kv, F32, width, width)
+    (plan,) = check("attention", a, [q, k, k, *extras], results(q, k), tolerance=3e-6, steps=(2,))
+    assert ("tl.trans(keys" in plan.steps[0].source.text) == ("mask" not in a["extras"])
+
+
 def test_attention_of_a_group_larger_than_a_tile():
     a = attention((3,), (5,))
     arrays = operands(a, 70, 1, F32)

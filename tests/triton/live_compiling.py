@@ -119,6 +119,17 @@ def test_every_kernel_compiles(name, architecture, tmp_path):
         assert kernel_cache.find(source, architecture, [tmp_path], version()) == binary
 
 
+@pytest.mark.parametrize("architecture", MEMORY)
+def test_rows_that_are_keys_and_values_are_once_in_shared_memory(architecture):
+    apart = INVOCATIONS["attention of latent rows"]
+    once = replace(apart, inputs=(*apart.inputs[:2], apart.inputs[1]))
+    needed = [
+        compile_source(sources(case.launches(architecture=architecture))[0], architecture).shared
+        for case in (apart, once)
+    ]
+    assert needed[1] <= min(needed[0], MEMORY[architecture])
+
+
 def test_the_kernel_of_a_package_compiles(spectra):
     """`energy` of docs/custom-operators.md."""
     signature = str(load_custom_operator("energy").signature)

@@ -360,6 +360,19 @@ def test_launches_are_moved_to_other_addresses(name):
     assert len(made) <= 2 or launches.has_addresses
 
 
+def test_inputs_that_are_one_are_one_argument(compiled):
+    """Whatever was prepared before: launches of other operands of the same form are remembered."""
+    modules, case = Modules(), INVOCATIONS["attention of latent rows"]
+    own = kernels.CudaKernels([], modules, Products(modules.calls))
+    q, k, v = case.inputs
+    for keys, values in ((k, v), (k, k), (v, v), (k, v)):
+        kernel = own.prepare_kernel(replace(case, inputs=(q, keys, values)).invocation(), H100)
+        launch, before = kernel.bind(0x5000_0000, 0x6000_0000), len(modules.calls)
+        launch(77)
+        first = next(call for call in modules.calls[before:] if call[0] == "launch")
+        assert {x.pointer for x in (k, v)} & {*first[6]} == {keys.pointer, values.pointer}
+
+
 def planned(made, invocation, views):
     made.append(invocation.name)
     count = len(invocation.inputs)

@@ -138,8 +138,11 @@ class _AttentionSource:
         self.number = LANGUAGE["f64" if self.kind == "f64" else "f32"]
         self.group = s.q.shape[0] // s.k.shape[0]
         self.chunks = -(-self.group // heads)  # of the heads of a group
-        arrays = {"q": s.q, "k": s.k, "v": s.v, "o": o, "lse": lse, "mask": s.mask, "positions": s.positions,
-                  "blocks": s.blocks, "spans": s.spans}  # fmt: skip
+        # Rows that are keys and values are loaded once; not where a mask hides some, which may be nan, as values alone.
+        same = s.k.shape == s.v.shape and PointerOperand.of("k", s.k) == PointerOperand.of("k", s.v)
+        self.shares_rows = same and s.mask is None
+        arrays = {"q": s.q, "k": s.k, "v": None if self.shares_rows else s.v, "o": o, "lse": lse, "mask": s.mask,
+                  "positions": s.positions, "blocks": s.blocks, "spans": s.spans}  # fmt: skip
         views = {name: view for name, view in arrays.items() if view is not None}
         self.items = {name: PointerOperand.of(name, view) for name, view in views.items()}
         casts = (index_cast([self.items[name]], view.shape) for name, view in views.items())
@@ -247,7 +250,7 @@ class _AttentionSource:
         return [
             *([] if s.blocks is None else [f"table = blocks + tl.load(row + 6) * {self.items['blocks'].strides[0]}"]),
             f"k_base = k + {self._head_of_keys} * {self._strides('k')[0]}",
-            f"v_base = v + {self._head_of_keys} * {self._strides('v')[0]}",
+            *([] if self.shares_rows else [f"v_base = v + {self._head_of_keys} * {self._strides('v')[0]}"]),
             *loads,
             f'most = tl.full([{self.shape.rows}], float("-inf"), {self.number})',
             f"total = tl.zeros([{self.shape.rows}{f', {self.shape.keys}' if self.ordered else ''}], {self.number})",
@@ -290,11 +293,12 @@ class _AttentionSource:
             loads.append(f"keys{part.number} = {self._widen(f'tl.load({at}{mask})')}")
             product = f"tl.dot(queries{part.number}, keys{part.number}{product and f', {product}'}{precision})"
         for part in self.v_parts:
-            row, number = f"{part.columns}[None, :]", part.number
-            at = _tile_address("v_base", (f"{n}[:, None]", self._strides("v")[1]), (row, self._strides("v")[2]))
-            mask = mask_arguments(v_there, part.inside(row), fallback="0")
+            row, number, values = f"{part.columns}[None, :]", part.number, f"tl.trans(keys{part.number})"
+            if not self.shares_rows:
+                at = _tile_address("v_base", (f"{n}[:, None]", self._strides("v")[1]), (row, self._strides("v")[2]))
+                values = self._widen(f"tl.load({at}{mask_arguments(v_there, part.inside(row), fallback='0')})")
             adding += [
-                f"values{number} = {self._widen(f'tl.load({at}{mask})')}",
+                f"values{number} = {values}",
                 f"sums{number} = sums{number} * fade[:, None]",
                 f"sums{number} = tl.dot(weights.to({LANGUAGE[kind]}), values{number}, sums{number}{precision})",
             ]

@@ -36,13 +36,15 @@ class TritonKernels(ABC):
         self.cache = LaunchCache()
 
     def prepare_kernel(self, invocation: Invocation[GpuArray], target: GpuTarget) -> GpuKernel:
-        count = len(invocation.inputs)
+        inputs = list(dict.fromkeys(invocation.inputs))  # builders see which of them are one
+        numbers = tuple(inputs.index(array) for array in invocation.inputs)
 
         def build(views: Sequence[Array]) -> LaunchSequence:
-            return builders.build_kernel(invocation.on(views[:count], views[count:]), target.architecture)
+            of_inputs = [views[number] for number in numbers]
+            return builders.build_kernel(invocation.on(of_inputs, views[len(inputs) :]), target.architecture)
 
-        arrays = [*invocation.inputs, *invocation.outputs]
-        return self.prepare(self.cache.get(cache_key(invocation, target.architecture), arrays, build), target)
+        key = (*cache_key(invocation, target.architecture), numbers)
+        return self.prepare(self.cache.get(key, [*inputs, *invocation.outputs], build), target)
 
     def prepare_with_epilogue(
         self, first: Invocation[GpuArray], then: Invocation[GpuArray], operand: int, target: GpuTarget
