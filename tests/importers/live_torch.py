@@ -295,6 +295,15 @@ def test_dynamic_dimensions() -> None:
     compare(module, (draw(4, 3, 6, 6),), dynamic=({0: torch.export.Dim.AUTO},))
 
 
+def test_a_dynamic_batch_needs_no_copies_that_a_fixed_one_does_not() -> None:
+    module, x = nn.TransformerEncoderLayer(24, 4, 20, batch_first=True).eval(), draw(5, 7, 24)
+    dynamic = ({0: torch.export.Dim("batch", min=2, max=9)},)
+    fixed_text, text = from_torch(module, (x,)).text, from_torch(module, (x,), dynamic_shapes=dynamic).text
+    assert text.count(" = ") == fixed_text.count(" = ") + 1  # dim batch = 5
+    assert "transpose" not in text
+    compare(module, (x,), dynamic=dynamic)
+
+
 def test_names_of_dimensions_and_outputs_are_those_of_the_module() -> None:
     rows = torch.export.Dim("Rows", max=9)
     module = Computation(lambda x: {"scores": x * 2, "parts": [x.exp(), x.sum()]})

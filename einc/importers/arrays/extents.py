@@ -132,6 +132,14 @@ def multiply_extents(extents: Iterable[Extent]) -> Extent:
     return math.prod(extents, start=Extent.number(1))
 
 
+def divide_extent(extent: Extent, divisor: Extent) -> Extent | None:
+    """The quotient, where there is no rest whatever the params are; None otherwise."""
+    if divisor.value == 0:
+        return None
+    quotient = extent // divisor
+    return quotient if quotient * divisor == extent else None
+
+
 def choose_smaller(first: Extent, second: Extent) -> Extent:
     """The smaller of two for every value of the params."""
     return _choose(first, second, "min", min)

@@ -14,7 +14,7 @@ from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
-from einc.importers.arrays.extents import Extent, make_extent
+from einc.importers.arrays.extents import Extent, divide_extent, make_extent
 from einc.importers.arrays.naming import NameTable, name_dimensions
 from einc.importers.arrays.repeats import Statement
 from einc.importers.arrays.values import Array, normalize_axis
@@ -85,22 +85,14 @@ class View:
                 if not remaining_factors:
                     raise NotComposableError
                 factor = remaining_factors.pop()
-                if factor.size != open_extent and not (factor.size.is_number and open_extent.is_number):
-                    raise NotComposableError
-                if factor.size == open_extent or open_extent.value % factor.size.value == 0:
+                if (quotient := divide_extent(open_extent, factor.size)) is not None:
                     group.append(factor)
-                    open_extent = (
-                        make_extent(1)
-                        if factor.size == open_extent
-                        else make_extent(open_extent.value // factor.size.value)
-                    )
+                    open_extent = quotient
                     continue
-                if factor.size.value % open_extent.value:
+                if (quotient := divide_extent(factor.size, open_extent)) is None:
                     raise NotComposableError
-                outer = Factor(factor.dim, (*factor.key, 0), open_extent)
-                inner = Factor(factor.dim, (*factor.key, 1), make_extent(factor.size.value // open_extent.value))
-                group.append(outer)
-                remaining_factors.append(inner)
+                group.append(Factor(factor.dim, (*factor.key, 0), open_extent))
+                remaining_factors.append(Factor(factor.dim, (*factor.key, 1), quotient))
                 open_extent = make_extent(1)
             groups.append(tuple(group))
         if remaining_factors:

@@ -11,7 +11,7 @@ import pytest
 from einc.frontend import build
 from einc.importers.arrays.element_types import ElementType
 from einc.importers.arrays.elementwise import apply, cast
-from einc.importers.arrays.extents import Extent, choose_larger, choose_smaller, make_extent
+from einc.importers.arrays.extents import Extent, choose_larger, choose_smaller, divide_extent, make_extent
 from einc.importers.arrays.moving import arrange, reshape, shape_of, slice_axis, take
 from einc.importers.arrays.naming import RESERVED_WORDS
 from einc.importers.arrays.program import ArrayProgram
@@ -49,6 +49,16 @@ def test_plans_compute_an_operation_on_several_sites(name: str, sites: int) -> N
     case = CASES[name]
     arrays = case.draw()
     require_equal(run_program(write_program(case.build, arrays), arrays, sites), case.meaning(*arrays))
+
+
+def test_extents_divide_for_every_value_of_the_params_or_not_at_all() -> None:
+    batch, rows = Extent.param("batch", 12), Extent.param("rows", 3)
+    assert divide_extent(batch * rows * 4, rows * 2) == batch * 2
+    assert divide_extent(batch, batch) == make_extent(1)
+    assert divide_extent(batch, make_extent(4)) is None  # 12 of 4 is no property of `batch`
+    assert divide_extent(batch, rows) is None
+    assert divide_extent(make_extent(12), batch) is None
+    assert divide_extent(batch + 1, make_extent(0)) is None
 
 
 def test_extents_of_params_are_expressions_of_the_text() -> None:
