@@ -252,12 +252,19 @@ def _require_alone(program: DeviceProgram, repetition: Repetition) -> None:
     buffers = LayerPositions(repetition.buffers, repetition.head, 0)
     alone = len(repetition.operations) == 1
 
+    def mark(layout: LayerPositions, count: int) -> bytearray:
+        """1 for every record of the layers that copies separate from others: most are of none."""
+        marks = bytearray(count)
+        for copied in layout.copied:
+            end = copied.first if alone else copied.end
+            marks[copied.before : end] = b"\1" * (end - copied.before)
+        return marks
+
+    separated_tasks, separated_buffers = mark(tasks, len(program.tasks)), mark(buffers, len(program.buffers))
+
     def require_near(layout: LayerPositions, position: int, said: int | None) -> None:
         located = layout.locate(position)
-        if located is None or (said is not None and abs(located[1] - said) < 2):
-            return
-        copied = layout.copied[located[0]]
-        if copied.before <= position < (copied.first if alone else copied.end):
+        if located is not None and (said is None or abs(located[1] - said) > 1):
             raise LayersDiffer
 
     for output in program.outputs:
@@ -266,11 +273,16 @@ def _require_alone(program: DeviceProgram, repetition: Repetition) -> None:
             located = buffers.locate(region.buffer)
             layer = located[1] if located is not None and layer is None else layer
         for region in output.regions:
-            require_near(buffers, region.buffer, layer)
+            if separated_buffers[region.buffer]:
+                require_near(buffers, region.buffer, layer)
     for position, task in enumerate(program.tasks):
-        located = tasks.locate(position)
-        said = None if located is None else located[1]
-        for before in task.after:
-            require_near(tasks, before, said)
-        for region in (*reads_of(task), *writes_of(task)):
-            require_near(buffers, region.buffer, said)
+        befores = [before for before in task.after if separated_tasks[before]]
+        regions = (*reads_of(task), *writes_of(task))
+        touched = [region.buffer for region in regions if separated_buffers[region.buffer]]
+        if befores or touched:
+            located = tasks.locate(position)
+            said = None if located is None else located[1]
+            for before in befores:
+                require_near(tasks, before, said)
+            for buffer in touched:
+                require_near(buffers, buffer, said)

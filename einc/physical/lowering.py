@@ -317,8 +317,8 @@ def _find_gathered_cells(firings: Sequence[Firing], atoms: Mapping[str, Atom]) -
     return {key for key, aggregates in brought.items() if len(aggregates) == len(pieces[key[:2]])}
 
 
-def _drop_contained_blocks(blocks: Sequence[Block]) -> list[Block]:
-    return [
+def _drop_contained_blocks(blocks: Sequence[Block]) -> Sequence[Block]:
+    return blocks if len(blocks) == 1 else [
         block for i, block in enumerate(blocks)
         if not any(larger.contains(block) and larger != block for larger in blocks) and block not in blocks[:i]
     ]  # fmt: skip

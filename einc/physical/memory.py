@@ -323,9 +323,7 @@ class _Dependencies:
 
         def append(old: AnyTask, after: Collection[int]) -> int:
             if len(after) > 1:
-                implied: set[int] = set()
-                for before in after:
-                    implied.update(result[before].after)
+                implied = set().union(*[result[before].after for before in after])
                 after = [before for before in after if before not in implied] if implied else after
             thin = tuple(sorted(after))
             result.append(old if thin == old.after else msgspec.structs.replace(old, after=thin))

@@ -8,6 +8,7 @@ compute the same things again. `large_steps.json` keeps the rows of each case, s
 
 from __future__ import annotations
 
+import gc
 import json
 import sys
 import time
@@ -26,6 +27,7 @@ from einc.physical.build import build
 from einc.physical.program import DeviceProgram
 from einc.search.baselines import build_baselines, count_near_sites
 from einc.training.recomputation import count_again
+from einc_runtime.cli.main import GARBAGE_THRESHOLD
 from tests.bench.report import write
 
 DEFAULT_SITES = 8
@@ -145,6 +147,7 @@ def describe(program: DeviceProgram, limit: int) -> str:
 
 
 def main() -> int:
+    gc.set_threshold(GARBAGE_THRESHOLD)  # as in `einc compile`
     kept: dict[str, list[str]] = json.loads(ROWS.read_text()) if ROWS.exists() else {}
     for name in sys.argv[1:] or [name for name, case in CASES.items() if case.sites == DEFAULT_SITES]:
         kept[name] = []

@@ -91,6 +91,7 @@ def _check_overlaps(buffers: Sequence[Buffer], spans: Sequence[tuple[int, int, i
 
 
 def _check_tasks(plan: ExecutablePlan) -> None:
+    # Of millions of tasks, texts of faults are made where there is one: `require` would have them made for each.
     names = {operation.name for operation in plan.operations}
     names.update(plan.tensors[o.tensor].name for o in plan.outputs if 0 <= o.tensor < len(plan.tensors))
     aggregating = aggregation_groups(plan)
@@ -99,17 +100,21 @@ def _check_tasks(plan: ExecutablePlan) -> None:
     for i, task in enumerate(plan.tasks):
         where = f"tasks[{i}]"
         require_position(task.site, len(plan.memory), "site", f"{where}.site")
-        require(task.serves in names, f"{where}.serves", f"'{escape_text(task.serves, 60)}' is no operation or output")
+        if task.serves not in names:
+            raise PlanFault(f"'{escape_text(task.serves, 60)}' is no operation or output", where=f"{where}.serves")
         earlier = -1
         for position in task.after:
-            require(earlier < position < i, f"{where}.after", f"{position} is not in ascending order below {i}")
+            if not earlier < position < i:
+                raise PlanFault(f"{position} is not in ascending order below {i}", where=f"{where}.after")
             earlier = position
         reads, writes = _list_regions(plan, task, where)
         for at, region in reads:
-            require(written[region.buffer], at, f"no earlier task writes buffer {region.buffer}")
+            if not written[region.buffer]:
+                raise PlanFault(f"no earlier task writes buffer {region.buffer}", where=at)
         for at, region in writes:
             role = plan.buffers[region.buffer].role
-            require(role not in LOADED_ROLES, at, f"a task writes the {role} buffer {region.buffer}")
+            if role in LOADED_ROLES:
+                raise PlanFault(f"a task writes the {role} buffer {region.buffer}", where=at)
             written[region.buffer] = True
         if isinstance(task, KernelTask):
             _check_kernel(plan, task, missing, where)
@@ -143,7 +148,8 @@ def _list_regions(plan: ExecutablePlan, task: AnyTask, where: str) -> tuple[Loca
         _check_region(plan, region, at)
     for at, region in reads if isinstance(task, TransferTask) else itertools.chain(reads, writes):
         site = plan.buffers[region.buffer].site
-        require(site == task.site, at, f"buffer {region.buffer} is at site {site}, and the task runs at {task.site}")
+        if site != task.site:
+            raise PlanFault(f"buffer {region.buffer} is at site {site}, and the task runs at {task.site}", where=at)
     if isinstance(task, TransferTask):
         destination = plan.buffers[task.write.buffer].site
         require(destination != task.site, f"{where}.write", f"a transfer from site {destination} to itself")
