@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 import math
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
@@ -55,9 +56,15 @@ class Timing:
 
 def read_plan_machine(bundle: Bundle) -> Machine:
     """The machine of a plan's sites."""
+    return _parse_kept(bundle.machine_file)
+
+
+@functools.lru_cache(maxsize=4)
+def _parse_kept(text: str) -> Machine:
+    """The machine of a text; kept, as every part of a report asks for it, and it keeps its routes."""
     from einc.machines.load import parse_machine
 
-    return parse_machine(bundle.machine_file, connected=False)
+    return parse_machine(text, connected=False)
 
 
 def time_plan(bundle: Bundle, machine: Machine) -> Timing:

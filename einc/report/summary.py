@@ -67,15 +67,12 @@ def _suggest(document: Document) -> str:
 
 def group_alike(operations: Sequence[Document]) -> list[list[Document]]:
     """Groups of operators that differ in their names only, in the order of their first operators."""
+    fields = ("op", "intervals", "specs", "pin", "cost", "moves")
+    texts: dict[tuple[int, ...], str] = {}  # by the identities of fields, which equal layers have in common
     groups: dict[str, list[Document]] = {}
     for operation in operations:
-        group_key = {
-            "op": operation["op"],
-            "intervals": operation["intervals"],
-            "specs": operation["specs"],
-            "pin": operation["pin"],
-            "cost": operation["cost"],
-            "moves": operation["moves"],
-        }
-        groups.setdefault(json.dumps(group_key), []).append(operation)
+        key = tuple([id(operation[field]) for field in fields])
+        if key not in texts:
+            texts[key] = json.dumps([operation[field] for field in fields])
+        groups.setdefault(texts[key], []).append(operation)
     return list(groups.values())

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import itertools
 import math
 from collections import Counter
 from collections.abc import Iterable, Sequence
@@ -149,12 +148,11 @@ class EarliestArrivals:
     def _find_least_missing(self, made_axes: Sequence[Axis], read_axes: Sequence[Axis], *, partial: bool) -> int:
         """Of all blocks that are read, the fewest elements that lie in another block than the one that has most of
         them, or in any one where all are partial copies. Both counts are products over the dimensions."""
-        dimensions = [self._list_overlaps(*axes) for axes in zip(made_axes, read_axes, strict=True)]
-        least: int = min(
-            math.prod([in_all for in_all, _ in lengths]) - (0 if partial else math.prod([most for _, most in lengths]))
-            for lengths in itertools.product(*dimensions)
-        )
-        return least
+        counts = {(1, 1)}
+        for axes in zip(made_axes, read_axes, strict=True):
+            overlaps = self._list_overlaps(*axes)
+            counts = {(a * in_all, m * most) for a, m in counts for in_all, most in overlaps}
+        return min(in_all if partial else in_all - most for in_all, most in counts)
 
     def _list_overlaps(self, made_axis: Axis, read_axis: Axis) -> set[tuple[int, int]]:
         """For the intervals that are read, how much each has in common with all that are made, and with one at most."""

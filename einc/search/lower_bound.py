@@ -36,10 +36,9 @@ from einc.logical.plan import Candidate
 from einc.machines.model import Machine
 from einc.machines.site_counts import MAX_TIMED_SITES
 from einc.ops.base import Operator
-from einc.predict.costs import describe_operator
 from einc.predict.launches import compute_least_ms, find_joining
 from einc.search.arrivals import EarliestArrivals
-from einc.search.tables import list_shapes
+from einc.search.tables import describe_known, list_cost_keys
 from einc_runtime.dtypes import Floats, Ints
 
 WEIGHTS = (0.05, 0.1, 0.2, 0.35, 0.5, 0.7, 1.0)
@@ -249,10 +248,9 @@ class _Bound:
         kernels for other candidates of the operator."""
         latency = self._machine.kernel_latency_us
         times: list[tuple[float, float]] = []
-        for function in candidate.spec.functions:
-            key: object = list_shapes(function) if operator.costs_by_shape else function
+        for key, function in zip(list_cost_keys(operator, candidate), candidate.spec.functions, strict=True):
             if key not in known:
-                cost = describe_operator(operator, function)
+                cost = describe_known(operator, function, key)
                 in_chain, work = (
                     min(
                         compute_least_ms(operator, function, cost, site, latency, joins=joins, in_chain=in_chain)

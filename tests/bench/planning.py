@@ -9,6 +9,7 @@ thread. `--write` puts the rows into docs/planning-speed.md; rows of cases that 
 from __future__ import annotations
 
 import argparse
+import gc
 import json
 import os
 import resource
@@ -90,6 +91,7 @@ def work(case: Case) -> None:
     from einc.plan_reading.timing import read_plan_machine, time_plan
     from einc.report.document import explain
     from einc.report.html.page import write_plan_page
+    from einc_runtime.cli.main import GARBAGE_THRESHOLD
     from einc_runtime.plan.codec import decode, encode
 
     text = CROSS if case.model == "cross" else (ROOT / "models" / f"{case.model}.ein").read_text(encoding="utf-8")
@@ -100,6 +102,7 @@ def work(case: Case) -> None:
     plan = encode(compiled.folded_bundle)
     planned = time.process_time()
     peak_kib = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
+    gc.set_threshold(GARBAGE_THRESHOLD)  # as the command does
     bundle = decode(plan, folded=True)
     timing = time_plan(bundle, read_plan_machine(bundle))
     document = explain(bundle, timing=timing)

@@ -61,10 +61,16 @@ def share_parts(document: Mapping[str, Any]) -> dict[str, Any]:
     """
     shared: list[Any] = []
     places: dict[str, int] = {}
+    known: dict[int, Any] = {}  # by the identity of fields, which equal layers have in common
 
     def share(field: Any) -> Any:
         if not isinstance(field, list | dict | str):
             return field
+        if id(field) not in known:
+            known[id(field)] = refer(field)
+        return known[id(field)]
+
+    def refer(field: Any) -> Any:
         text = json.dumps(field)
         if len(text) < MIN_SHARED:
             return field
