@@ -38,7 +38,7 @@ from einc.machines.site_counts import MAX_TIMED_SITES
 from einc.ops.base import Operator
 from einc.predict.launches import compute_least_ms, find_joining
 from einc.search.arrivals import EarliestArrivals
-from einc.search.tables import describe_known, list_cost_keys
+from einc.search.kernel_costs import describe_known, list_cost_keys
 from einc_runtime.dtypes import Floats, Ints
 
 WEIGHTS = (0.05, 0.1, 0.2, 0.35, 0.5, 0.7, 1.0)

@@ -9,7 +9,6 @@ variables. Overlap of exchanges and kernels is not seen here; whole plans show t
 
 from __future__ import annotations
 
-import functools
 import itertools
 from collections import Counter
 from collections.abc import Iterator, Sequence
@@ -18,17 +17,16 @@ from typing import Any, Literal
 
 import numpy as np
 
-from einc.core.spec import FunctionSpec
 from einc.core.tensor import Array, TensorType
 from einc.graph.graph import Graph, TensorKind, find_updaters
-from einc.logical.candidates import MAX_KEPT_OFFERS
 from einc.logical.minsum import CostTable
 from einc.logical.plan import Candidate
 from einc.machines.model import Machine, Site
 from einc.ops.base import Operator
 from einc.physical.homes import cut_home
-from einc.predict.costs import TaskCost, compute_occupied_ms, describe_operator
+from einc.predict.costs import TaskCost, compute_occupied_ms
 from einc.search.exchange_times import NAIVE, SYNTHESIZED, Family, find_covered, make_estimator
+from einc.search.kernel_costs import describe_known, list_cost_keys
 
 UNITS_PER_MS = 10**9
 """Tables hold whole picoseconds, so that sums are exact and ties are ties."""
@@ -162,31 +160,6 @@ def _time_functions(
             cost = describe_known(operator, function, key)
             took = timed[key, kind] = cost, compute_occupied_ms(cost, site, machine.kernel_latency_us)
         yield took
-
-
-def list_cost_keys(operator: Operator, candidate: Candidate) -> list[object]:
-    """For every function specification of a candidate what its cost depends on: the shapes of its blocks, or these."""
-    functions = candidate.spec.functions
-    if not operator.costs_by_shape:
-        return list(functions)
-    blocks = [(*function.inputs, *function.outputs) for function in functions]
-    distinct = {id(block): block for row in blocks for block in row}
-    shapes = {key: block.shape for key, block in distinct.items()}
-    return [tuple([shapes[id(block)] for block in row]) for row in blocks]
-
-
-def describe_known(operator: Operator, function: FunctionSpec, key: object) -> TaskCost:
-    """What `describe_operator` says, once for all that have the `key` (`list_cost_keys`)."""
-    costs = _keep_costs(operator)
-    if key not in costs:
-        costs[key] = describe_operator(operator, function)
-    return costs[key]
-
-
-@functools.lru_cache(maxsize=MAX_KEPT_OFFERS)
-def _keep_costs(operator: Operator) -> dict[object, TaskCost]:
-    """The costs of an operator's function specifications: other cuts and the bound on all plans ask for the same."""
-    return {}
 
 
 def _list_relations(graph: Graph, options: Sequence[tuple[Candidate, ...]]) -> list[tuple[Port, ...]]:
