@@ -15,7 +15,7 @@ from einc.verification.comparison import require_equal
 from einc_runtime.errors import PlanFault
 from einc_runtime.plan.schema import Bundle, Operation, Tensor
 
-COMPILE_HINT = "compile the model again, or verify with the -D, --preset and --dtype that it was compiled with"
+COMPILE_HINT = "compile the model again, or verify with the options of the model (-D, --train, --optimizer) that it had"
 
 
 def verify_model(bundle: Bundle, graph: Graph) -> None:

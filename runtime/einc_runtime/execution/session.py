@@ -275,7 +275,7 @@ class Session:
         with self._guard.entered():
             names = [tensor.name for tensor in self.inputs]
             absent = [name for name in names if name in self._needed and name not in inputs]
-            if absent:
+            if absent and all(name in self._tensors for name in inputs):  # an unknown name is told by `load_all`
                 hint = f"the inputs are {quote_names(names)}"
                 raise ArrayFault(f"nothing is given for input {quote_names(absent)}", hint=hint)
             self._guard.take_over()

@@ -65,6 +65,10 @@ def test_float32_is_rounded_for_bf16_and_for_nothing_else(tmp_path):
     path.write_bytes(npy(X.astype(ml_dtypes.bfloat16).view("V2")))
     with pytest.raises(ArrayFault, match="V2"):
         read_npy(path, tensor("bf16"))
+    path.write_bytes(npy(X.T))
+    with pytest.raises(ArrayFault, match=r"found f32\[4, 3\]") as caught:
+        read_npy(path, tensor("bf16"))
+    assert caught.value.hint is None  # the type is right
 
 
 def test_any_byte_is_a_truth_value(tmp_path):

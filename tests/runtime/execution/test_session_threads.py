@@ -121,6 +121,8 @@ def test_a_run_leaves_no_inputs_and_no_results(session: Session) -> None:
         session.execute()
     with pytest.raises(ArrayFault, match="nothing is given for input 'x'"):
         session.run({})
+    with pytest.raises(ArrayFault, match="no input 'xs'"):
+        session.run({"xs": x_of(1)})
     with pytest.raises(ArrayFault, match="saves no 'z'"):
         session.run({"x": x_of(1)}, ["z"])
     with pytest.raises(ArrayFault, match=r"expected f32\[4, 3\]"):

@@ -94,10 +94,11 @@ class NpyFile:
     def read(self, tensor: Tensor, rounded: bool = False) -> Array:
         """The array in the tensor's type. `rounded` accepts f32 for any floating type, and f16 for wider ones."""
         header = self.read_header()
-        if header.shape != tensor.shape or not _is_acceptable(header.dtype, tensor.dtype, rounded):
+        acceptable = _is_acceptable(header.dtype, tensor.dtype, rounded)
+        if header.shape != tensor.shape or not acceptable:
             described = f"{find_dtype_name(header.dtype.newbyteorder('='))}{list(header.shape)}"
             hint = None
-            if tensor.dtype == "bf16":
+            if tensor.dtype == "bf16" and not acceptable:
                 hint = "numpy files cannot hold bf16: write float32, which is rounded"
             raise self._fault(f"expected {describe_tensor(tensor)} for '{tensor.name}', found {described}", hint)
         if self.length is not None and self.length != header.size + header.bytes:
