@@ -47,7 +47,8 @@ def find_step_tokens(graph: Graph, request: StepRequest) -> StepTokens:
     (lens,) = lengths or {(extent,)}
     if request.sequences > 1 and len(lens) > 1:
         raise UsageError(
-            f"{graph.name} packs {len(lens)} sequences itself; a step has several of a model that reads one"
+            f"{graph.name} packs {len(lens)} sequences itself; a step has several of a model that reads one",
+            hint=f"make the model of one sequence (import it without --batch): the step has {request.sequences} of it",
         )
     if not 1 <= request.tokens <= min(lens) or extent < 2:
         raise UsageError(
