@@ -74,7 +74,7 @@ def test_labels_of_axes_are_round(low: float, high: float, ticks: list[float]) -
 
 @pytest.mark.parametrize("interrupted", [(5,), (1, 2, 20)])
 def test_an_interrupted_run_ends_with_the_same_bits(
-    folder: Path, monkeypatch: pytest.MonkeyPatch, interrupted: tuple[int, ...]
+    folder: Path, monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str], interrupted: tuple[int, ...]
 ) -> None:
     """Wherever it stops, also between a step and its checkpoint."""
     assert train("--checkpoints", "whole", "--losses", "whole.csv") == 0
@@ -92,6 +92,11 @@ def test_an_interrupted_run_ends_with_the_same_bits(
         monkeypatch.setattr(Session, "_execute", stop_at)
         code = train("--checkpoints", "parts", "--checkpoint-every", 2, "--resume", "--losses", "parts.csv")
         assert code == (130 if number < 100 else 0)
+        kept = sorted((folder / "parts").glob("step-*.safetensors"))
+        left = (
+            f"--resume goes on from {kept[-1].relative_to(folder)}" if kept else "nothing was kept"
+        )
+        assert (f" of 13; {left}" in capfd.readouterr().err) == (code == 130)
     name = "step-00000013.safetensors"
     assert (folder / "whole" / name).read_bytes() == (folder / "parts" / name).read_bytes()
     assert (folder / "whole.csv").read_bytes() == (folder / "parts.csv").read_bytes()

@@ -17,6 +17,7 @@ from einc_runtime.cli import files, output
 from einc_runtime.cli.base import DEVICE_NUMBERS, command, json_option, ranks_option, shares_option
 from einc_runtime.cli.blas import load_numpy
 from einc_runtime.cli.progress import show_phases
+from einc_runtime.cli.signals import Terminated
 from einc_runtime.errors import ArrayFault, UsageFault
 from einc_runtime.text import format_count
 
@@ -182,14 +183,19 @@ def _train(options: TrainOptions, settings: RunSettings, world: World | None) ->
             if leads and options.page is not None:
                 output.write_text(options.page, write_page(bundle.model, progress, settings))
 
-        with _show_steps(settings, first, shown=leads) as show:
+        try:
+            with _show_steps(settings, first, shown=leads) as show:
 
-            def note(progress: RunProgress) -> None:
-                show(progress)
-                if settings.checkpoint_every and progress.step % settings.checkpoint_every == 0:
-                    write_files(progress, last=False)
+                def note(progress: RunProgress) -> None:
+                    show(progress)
+                    if settings.checkpoint_every and progress.step % settings.checkpoint_every == 0:
+                        write_files(progress, last=False)
 
-            TrainingRun(session, settings, batches, progress, held_out, folder, leads, note).run()
+                TrainingRun(session, settings, batches, progress, held_out, folder, leads, note).run()
+        except (KeyboardInterrupt, Terminated):
+            if leads:
+                output.note(_describe_stop(progress, settings, folder))
+            raise
     write_files(progress)
     if not leads:
         return
@@ -205,6 +211,17 @@ def _train(options: TrainOptions, settings: RunSettings, world: World | None) ->
     counted = f"{format_count(progress.step - first, 'step')} of {settings.steps:,}"
     text = f"{bundle.model}: {counted}, loss {progress.losses[0]:.6g} to {progress.losses[-1]:.6g}{held_text}"
     (output.note if options.losses == output.STDOUT else output.say)(text)
+
+
+def _describe_stop(progress: RunProgress, settings: RunSettings, folder: Path | None) -> str:
+    """What a run that was ended has done, and what is left of it."""
+    from einc.training_runs.checkpoints import list_checkpoints
+
+    existing = [] if folder is None else list_checkpoints(folder)
+    left = "nothing was kept: --checkpoints DIR --checkpoint-every N keeps states on the way"
+    if existing:
+        left = f"--resume goes on from {existing[-1]}"
+    return f"stopped after step {progress.step:,} of {settings.steps:,}; {left}"
 
 
 def _open_session(bundle: Bundle, options: TrainOptions, world: World | None) -> Session:
