@@ -114,7 +114,7 @@ def test_byte_order_and_memory_order_do_not_matter(bundle):
 @pytest.mark.parametrize(
     ("name", "array", "message"),
     [
-        ("x", X.astype("f8"), r"expected f32\[4, 3\] for input 'x', found f64\[4, 3\]"),
+        ("x", X.astype("f8"), r"expected f32\[4, 3\] for input 'x', found f64\[4, 3\] \(cast it to float32\)"),
         ("x", X.T, r"found f32\[3, 4\]"),
         ("x", X[:3], r"found f32\[3, 3\]"),
         ("x", X.astype("f2"), "found f16"),

@@ -154,6 +154,12 @@ def _find_tensor(capsule: Any) -> _DLTensor | None:
     return None
 
 
+_CASTS = {
+    "bf16": "float32", "f16": "float16", "f32": "float32", "f64": "float64", "i32": "int32", "i64": "int64",
+}  # fmt: skip
+"""What numpy and PyTorch call the type of an array that is given for a tensor."""
+
+
 def read_given(tensor: Tensor, value: Any) -> Array | str:
     """An array that can be loaded, or what is wrong with it. Float32 is for tensors of bf16, too."""
     if type(value) is np.ndarray and value.dtype == storage_dtype(tensor.dtype) and value.shape == tensor.shape:
@@ -168,4 +174,5 @@ def read_given(tensor: Tensor, value: Any) -> Array | str:
         return array
     expected = f"{tensor.dtype}{list(tensor.shape)}"
     described_dtype = str(array.dtype) if dtype in QUANTIZED and tensor.dtype not in QUANTIZED else dtype
-    return f"expected {expected} for {tensor.kind} '{tensor.name}', found {described_dtype}{list(array.shape)}"
+    cast = f" (cast it to {_CASTS[tensor.dtype]})" if array.shape == tensor.shape and tensor.dtype in _CASTS else ""
+    return f"expected {expected} for {tensor.kind} '{tensor.name}', found {described_dtype}{list(array.shape)}{cast}"
