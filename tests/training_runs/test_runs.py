@@ -93,9 +93,7 @@ def test_an_interrupted_run_ends_with_the_same_bits(
         code = train("--checkpoints", "parts", "--checkpoint-every", 2, "--resume", "--losses", "parts.csv")
         assert code == (130 if number < 100 else 0)
         kept = sorted((folder / "parts").glob("step-*.safetensors"))
-        left = (
-            f"--resume goes on from {kept[-1].relative_to(folder)}" if kept else "nothing was kept"
-        )
+        left = f"--resume goes on from {kept[-1].relative_to(folder)}" if kept else "nothing was kept"
         assert (f" of 13; {left}" in capfd.readouterr().err) == (code == 130)
     name = "step-00000013.safetensors"
     assert (folder / "whole" / name).read_bytes() == (folder / "parts" / name).read_bytes()
