@@ -109,15 +109,17 @@ def play(text: str, folder: Path) -> Iterator[Difference]:
             process.wait(60)
 
 
-def _environment() -> dict[str, str]:
+def _environment(folder: Path) -> dict[str, str]:
+    """With a cache of the page's own: what another version planned and kept is not what this one plans."""
     known = {name: value for name, value in os.environ.items() if not name.startswith("OPENBLAS_")}
     path = f"{Path(sys.executable).parent}{os.pathsep}{known['PATH']}"
+    known["XDG_CACHE_HOME"] = str(folder / ".cache")
     return {**known, "PATH": path, "COLUMNS": "100", "NO_COLOR": "1", "PYTHONWARNINGS": "ignore"}
 
 
 def _run(command: Command, folder: Path) -> str:
     done = subprocess.run(
-        ["bash", "-c", command.line], cwd=folder, env=_environment(), text=True, timeout=LIMIT, check=False,
+        ["bash", "-c", command.line], cwd=folder, env=_environment(folder), text=True, timeout=LIMIT, check=False,
         stdin=subprocess.DEVNULL, stdout=subprocess.PIPE, stderr=subprocess.STDOUT,
     )  # fmt: skip
     if done.returncode:
@@ -130,7 +132,7 @@ def _start(command: Command, folder: Path, running: list[subprocess.Popen[str]])
     log = folder / f"server-{len(running)}.log"
     with log.open("w", encoding="utf-8") as stream:
         process = subprocess.Popen(
-            ["bash", "-c", f"exec {command.line.removesuffix(' &')}"], cwd=folder, env=_environment(), text=True,
+            ["bash", "-c", f"exec {command.line.removesuffix(' &')}"], cwd=folder, env=_environment(folder), text=True,
             stdin=subprocess.DEVNULL, stdout=stream, stderr=subprocess.STDOUT, start_new_session=True,
         )  # fmt: skip
     running.append(process)
