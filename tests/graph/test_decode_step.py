@@ -80,7 +80,7 @@ def test_a_step_is_what_a_person_writes() -> None:
     assert Counter(o for o in operators[0] if o.inputs[0].dims != ("sequences",)) == Counter(operators[1])
 
 
-@pytest.mark.sampled(2)
+@pytest.mark.sampled(4)
 @pytest.mark.parametrize("name", ["learned positions", "convolutions", "running aggregates", "recurrences"])
 @pytest.mark.parametrize(("sites", "selector"), [(1, "eindecomp"), (3, "eindecomp"), (4, "fastest")])
 def test_plans_of_steps(name: str, sites: int, selector: str) -> None:
