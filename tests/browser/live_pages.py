@@ -102,7 +102,7 @@ def test_figures_are_those_of_the_json_option(driver: webdriver.Chrome, block: P
     show(driver, block)
     document = json.loads(json.dumps(explain(plan_block())))
     assert json.loads(driver.execute_script("return JSON.stringify(window.eincDocument)")) == document
-    assert find(driver, "#predicted").text == f"{document['predicted_ms']:,.3f} ms"
+    assert find(driver, "#predicted").text == f"{document['predicted_ms']:.3g} ms"
     assert find(driver, "#trust").text == "not measured"
     find(driver, "details.more summary").click()
     wait_for_frames(driver)
