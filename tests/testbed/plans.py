@@ -19,7 +19,7 @@ import subprocess
 import sys
 import tempfile
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass, replace
 from importlib.util import find_spec
 from pathlib import Path
@@ -81,12 +81,29 @@ class Row:
 
 
 def main() -> int:
-    parser = argparse.ArgumentParser(prog="python -m tests.testbed.plans", description="Whole plans on real links.")
-    parser.add_argument("--mbits", type=float, default=8.0, help="Mbit/s of a port in each direction (8)")
-    parser.add_argument("--repeat", type=int, default=3, help="timed runs of each plan, of which the median counts (3)")
+    parser = make_parser("plans", "Whole plans on real links.")
     parser.add_argument("--only", default="", help="only plans whose name has this in it")
     parser.add_argument("-o", "--output", help="write the measured machine file")
     options = parser.parse_args()
+
+    def compare(built: Star, launcher: str, machine: Machine) -> int:
+        if options.output:
+            Path(options.output).write_text(format_machine(machine))
+        return _compare(built, launcher, machine, options.repeat, options.only)
+
+    return run_in_testbed(options.mbits, compare)
+
+
+def make_parser(name: str, description: str) -> argparse.ArgumentParser:
+    """The options of all commands that run plans in the testbed."""
+    parser = argparse.ArgumentParser(prog=f"python -m tests.testbed.{name}", description=description)
+    parser.add_argument("--mbits", type=float, default=8.0, help="Mbit/s of a port in each direction (8)")
+    parser.add_argument("--repeat", type=int, default=3, help="timed runs of each plan, of which the median counts (3)")
+    return parser
+
+
+def run_in_testbed(mbits: float, compare: Callable[[Star, str, Machine], int]) -> int:
+    """What `compare` returns for a star, MPI's launcher and the measured machine; 0 where there can be none."""
     for number in (signal.SIGTERM, signal.SIGHUP):
         signal.signal(number, lambda *_: sys.exit(143))
     launcher = _find_launcher()
@@ -94,12 +111,10 @@ def main() -> int:
         print("plans in the testbed skipped: there is no MPI (pip install '.[mpi]')")
         return 0
     try:
-        with star(SITES, options.mbits) as built:
-            machine = measure_machine(built, launcher, options.mbits)
-            if options.output:
-                Path(options.output).write_text(format_machine(machine))
-            _describe(machine, options.mbits)
-            return _compare(built, launcher, machine, options.repeat, options.only)
+        with star(SITES, mbits) as built:
+            machine = measure_machine(built, launcher, mbits)
+            _describe(machine, mbits)
+            return compare(built, launcher, machine)
     except Unsupported as reason:
         print(f"plans in the testbed skipped: {reason}")
         return 0

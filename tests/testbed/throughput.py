@@ -10,14 +10,11 @@ less than CLOSE. Without root or MPI, it says so in one line and ends with 0.
 
 from __future__ import annotations
 
-import argparse
 import itertools
-import signal
 import statistics
 import sys
 import tempfile
 from collections.abc import Iterator, Sequence
-from importlib.util import find_spec
 from pathlib import Path
 
 from einc.compiler import Compiled, read_model
@@ -32,10 +29,9 @@ from einc_runtime.plan.repetition import unfold
 from einc_runtime.plan.schema import Bundle
 from tests.bench.throughput import HandPlanner, describe
 
-from .network import Unsupported
-from .plans import LLAMA, ROOT, SITES, _describe, _find_launcher, measure_machine, run_plan
+from .plans import LLAMA, ROOT, SITES, make_parser, run_in_testbed, run_plan
 from .ranks import predict_ranks_ms
-from .star import Star, star
+from .star import Star
 
 BATCH = 16
 PROMPTS = {**LLAMA, "n_layers": 8, "batch": BATCH, "length": 16}
@@ -98,24 +94,12 @@ def list_reversed(rows: Sequence[tuple[str, float, float]]) -> Iterator[tuple[st
 
 
 def main() -> int:
-    parser = argparse.ArgumentParser(prog="python -m tests.testbed.throughput", description=__doc__.splitlines()[0])
-    parser.add_argument("--mbits", type=float, default=8.0, help="Mbit/s of a port in each direction (8)")
-    parser.add_argument("--repeat", type=int, default=3, help="timed runs of each plan, of which the median counts (3)")
-    options = parser.parse_args()
-    for number in (signal.SIGTERM, signal.SIGHUP):
-        signal.signal(number, lambda *_: sys.exit(143))
-    launcher = _find_launcher()
-    if launcher is None or find_spec("mpi4py") is None:
-        print("plans in the testbed skipped: there is no MPI (pip install '.[mpi]')")
-        return 0
-    try:
-        with star(SITES, options.mbits) as built:
-            machine = measure_machine(built, launcher, options.mbits)
-            _describe(machine, options.mbits)
-            return compare(built, launcher, machine, options.repeat)
-    except Unsupported as reason:
-        print(f"plans in the testbed skipped: {reason}")
-        return 0
+    options = make_parser("throughput", __doc__.splitlines()[0]).parse_args()
+
+    def run(built: Star, launcher: str, machine: Machine) -> int:
+        return compare(built, launcher, machine, options.repeat)
+
+    return run_in_testbed(options.mbits, run)
 
 
 if __name__ == "__main__":
