@@ -18,7 +18,6 @@ from einc.cli.main import main
 from einc_runtime.plan.codec import encode
 from tests.support.training_texts import LETTERS
 
-SEEDS, MORE_SEEDS = range(12), range(12, 200)
 """Mistakes of each kind of file in the suite, and those that `-m slow` tries."""
 DECLARED = 600
 """Bytes at the beginning of a file that say what is in it: most mistakes are there."""
@@ -121,19 +120,13 @@ def check(kind: str, seed: int, made: Path, folder: Path, capfd: pytest.CaptureF
 
 
 @pytest.mark.parametrize("kind", FILES)
+@pytest.mark.parametrize(
+    "seeds", [range(12), pytest.param(range(12, 200), marks=pytest.mark.slow)], ids=["few", "many"]
+)
 def test_mutated_files_are_taken_or_refused(
-    kind: str, made: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str]
-) -> None:
+    kind: str, seeds: range, made: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch,
+    capfd: pytest.CaptureFixture[str],
+) -> None:  # fmt: skip
     monkeypatch.chdir(tmp_path)
-    for seed in SEEDS:
-        check(kind, seed, made, tmp_path, capfd)
-
-
-@pytest.mark.slow
-@pytest.mark.parametrize("kind", FILES)
-def test_more_mutated_files_are_taken_or_refused(
-    kind: str, made: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str]
-) -> None:
-    monkeypatch.chdir(tmp_path)
-    for seed in MORE_SEEDS:
+    for seed in seeds:
         check(kind, seed, made, tmp_path, capfd)
