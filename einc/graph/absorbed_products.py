@@ -9,10 +9,11 @@ with W before, and results with U behind (DeepSeek-V2, arXiv 2405.04434, Section
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 
 from einc.core.tensor import TensorType
 from einc.graph.builder import GraphBuilder
+from einc.graph.fuse import prune
 from einc.graph.graph import Graph, Node, TensorKind
 from einc.ops import registry
 from einc.ops.attention import Attention
@@ -67,20 +68,7 @@ def absorb_products(graph: Graph) -> Graph:
             builder.apply(node.operator, node.inputs, node.outputs, node.span)
     for name in graph.outputs:
         builder.save(name)
-    return _remove_unread(graph, builder.build())
-
-
-def _remove_unread(before: Graph, graph: Graph) -> Graph:
-    """The graph without what only the keys and values of single heads were made of."""
-    read, nodes = {*graph.outputs}, []
-    for node in reversed(graph.nodes):
-        if not read.isdisjoint(node.outputs):
-            nodes.append(node)
-            read.update(node.inputs)
-    computed = {name for node in nodes for name in node.outputs}
-    unread = {name for name, readers in before.consumers().items() if not readers}
-    kept = [t for t in graph.tensors if (t.name in computed if t.kind is TensorKind.VALUE else t.name in read | unread)]
-    return replace(graph, tensors=tuple(kept), nodes=tuple(reversed(nodes)))
+    return prune(builder.build())
 
 
 # ---- finding what keys and values are ----
