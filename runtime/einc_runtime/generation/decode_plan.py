@@ -25,8 +25,6 @@ DRAWN_TOKEN = "drawn_token"
 DRAW_SETTINGS, DRAW_KEYS = "draw_settings", "draw_keys"
 """The inputs of these plans (`draws`)."""
 _INPUTS = frozenset(("ids", "positions", "cache_places", "cache_blocks", "last", DRAW_SETTINGS, DRAW_KEYS))
-_CARRIED = ".carry"
-"""How the names of states end that have a row for each sequence."""
 _CARRIED_SIZE = 128
 """The tokens of a block in plans without caches, which have no places: a sequence is known by its first block."""
 _DIVIDED_RANK = 4
@@ -67,11 +65,10 @@ class DecodePlan:
         operation = next((candidate for candidate in bundle.operations if _is_cached(bundle, candidate)), None)
         states = set(find_updates(bundle.operations).values())
         carries = len(states) < sum(number in states for reader in bundle.operations for number in set(reader.inputs))
-        rows = [t.shape[1] for t in map(bundle.tensors.__getitem__, sorted(states)) if t.name.endswith(_CARRIED)]
         inputs = tuple(tensor.name for tensor in session.inputs)
         if (
             not {"ids", "cache_blocks", "logits"} <= shapes.keys()
-            or (operation is None and not rows)
+            or (operation is None and not carries)
             or not {*inputs} <= _INPUTS
         ):
             raise PlanFault(
@@ -83,7 +80,10 @@ class DecodePlan:
         if shapes["ids"][0] % slots or shapes["logits"][0] not in (slots, shapes["ids"][0]):
             raise PlanFault(f"{bundle.model} has {shapes['ids'][0]} ids and {shapes['logits'][0]} logits of {slots}")
         size = _CARRIED_SIZE if operation is None else _find_block_size(bundle)
-        count = rows[0] if operation is None else shapes[bundle.tensors[operation.inputs[0]].name][1] // size
+        if operation is None:  # states with a row for each block are those with the fewest
+            count = min(bundle.tensors[number].shape[1] for number in states)
+        else:
+            count = shapes[bundle.tensors[operation.inputs[0]].name][1] // size
         outputs = {tensor.name for tensor in session.outputs}
         finds_likely = {LIKELY_TOKEN, LIKELY_LOGIT} <= outputs
         draws = {DRAWN_TOKEN, LIKELY_LOGIT} <= outputs and not carries
