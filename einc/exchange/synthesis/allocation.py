@@ -34,14 +34,13 @@ MAX_GROWTH_ROUNDS = 60
 _SPREADS = (0.03, 0.1, 0.3, 1.0)
 """What a hop costs beside its price, as parts of the mean price of a path: higher costs give shorter routes."""
 MAX_DIRECT_ROUTES = 4000
-"""Direct routes of all shapes together, on machines so large that not all sites are roots; and shares of all bytes."""
+"""Direct routes of all shapes together, on machines so large that not all sites are roots."""
 
 OPTIMALITY_GAP = 1e-3
 """The part by which the result may lie above the optimum."""
 
-BOUND_GAP = 5e-3
-"""The same above a time that is known to be needed; and the part by which finer pieces must be faster for still finer
-ones to be tried."""
+_BOUND_GAP = 5e-3
+"""The same above a time that is known to be needed."""
 
 _MAX_GROWN_ENDS = 60_000
 """Parts and targets of all shapes together, times the rounds in which routes grow for them."""
@@ -105,7 +104,7 @@ def allocate_routes(
     for shape in volumes:
         for route in list_direct_routes(shape, network, max_roots):
             master.add(shape, route)
-    if finder.grows and not master.solve()[0] <= known_ms * (1 + BOUND_GAP):
+    if finder.grows and not master.solve()[0] <= known_ms * (1 + _BOUND_GAP):
         prices = PathPrices(network, 1 / np.array(network.rates))
         for shape in large:
             for route in finder.find(shape, prices, max_roots)[1]:
@@ -115,7 +114,7 @@ def allocate_routes(
     centre: Floats | None = None
     for _ in range(finder.max_rounds):
         value, price = master.solve()
-        if stop() or (large and not finder.grows) or (many and value <= known_ms * (1 + BOUND_GAP)):
+        if stop() or (large and not finder.grows) or (many and value <= known_ms * (1 + _BOUND_GAP)):
             break
         # Prices oscillate; halfway to the best ones so far they converge sooner.
         price = price if centre is None else 0.5 * centre + 0.5 * price
@@ -247,6 +246,9 @@ MAX_ROOTS = 12
 SHARES = 4
 """Equal parts of a demand's bytes that may take different routes, where there are not too many demands."""
 
+MAX_ALLOCATION_SHARES = 4000
+"""Shares of all demands together: each looks at all routes of its shape."""
+
 _GREEDY_ROUNDS = 3
 _SHARPNESS = 8
 """Loads count with this power, so that the fullest resources dominate."""
@@ -256,7 +258,7 @@ def allocate_greedily(volumes: Mapping[DemandShape, float], network: Network) ->
     """Routes for the bytes of every shape, without a linear program."""
     rates = np.array(network.rates)
     load: Floats = np.zeros(len(rates))
-    shares = max(1, min(SHARES, MAX_DIRECT_ROUTES // len(volumes)))
+    shares = max(1, min(SHARES, MAX_ALLOCATION_SHARES // len(volumes)))
     pools = {
         shape: _RouteLoads(list_direct_routes(shape, network, MAX_ROOTS, turn), network, rates)
         for turn, shape in enumerate(volumes)

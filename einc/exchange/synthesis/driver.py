@@ -24,7 +24,7 @@ from einc.exchange.memberships import close_partitions, is_open
 from einc.exchange.naive import build_naive_body
 from einc.exchange.network import Network, build_network
 from einc.exchange.simulation.simulator import BodyEvaluator, simulate
-from einc.exchange.synthesis.allocation import BOUND_GAP, RouteAmounts
+from einc.exchange.synthesis.allocation import RouteAmounts
 from einc.exchange.synthesis.demands import MAX_TERMINALS, Demand
 from einc.exchange.synthesis.placement import choose_fewest_bytes, place
 from einc.exchange.synthesis.rewrites import MAX_REWRITTEN, improve_by_rewrites
@@ -59,6 +59,9 @@ _GRAINS = (30, 125, 250, 500, 1000, 2000, 4000, 8000)
 
 MAX_RESOURCE_RATIO = 1.004
 """The search ends, by default, with a body that takes at most this many times the time of the fullest resource."""
+
+_MIN_PIECES_GAIN = 1.005
+"""Finer pieces must be faster by this factor for still finer ones to be tried."""
 
 _MAX_FRUITLESS = 2
 """The search for finer pieces ends when this many in a row were not worthwhile."""
@@ -303,7 +306,7 @@ class _SynthesisSearch:
             gain = math.inf if best is None else best[0] / taken
             if gain > 1:
                 best = taken, tasks, schedule, splits
-            patience = patience - 1 if gain < 1 + BOUND_GAP else most_patience
+            patience = patience - 1 if gain < _MIN_PIECES_GAIN else most_patience
             if not patience:
                 break
         if best is not None and self.best_ms > goal:
